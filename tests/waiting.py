@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["has_sleeping_thread", "once", "until", "wait_until", "wait_until_steady"]
+__all__ = ["has_sleeping_thread", "once", "until", "wait_for_job", "wait_until", "wait_until_steady"]
 
 _LOOK_S = 0.005
+_JOB_LOOK_S = 0.2
 
 
 async def until(condition: Callable[[], object], within_s: float = 20.0) -> None:
@@ -43,6 +44,20 @@ def wait_until_steady(value: Callable[[], object], for_s: float = 0.3, within_s:
         return time.monotonic() - since_s > for_s
 
     wait_until(is_steady, within_s)
+
+
+def wait_for_job(value: Callable[[str], object], job: int, within_s: float) -> None:
+    """Wait until a training job has ended well. value: what a statement answers, the one value.
+
+    Raises TimeoutError, and AssertionError where it ended otherwise.
+    """
+    ends_s = time.monotonic() + within_s
+    while value(f"SELECT state FROM ml_udf.jobs WHERE id = {job}") == "running":
+        if time.monotonic() > ends_s:
+            raise TimeoutError(f"job {job} did not end")
+        time.sleep(_JOB_LOOK_S)
+    state = value(f"SELECT state || ' ' || reason FROM ml_udf.jobs WHERE id = {job}")
+    assert str(state).startswith("done"), state
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ was to be said and 0 where the answers are worth no more than one without a mode
                  function of numbers and one of a function of classes can be held against each other, and a
                  price of a device's second means the same of both. An RMSE is neither bounded nor a mean.
     of labels    micro-F1
-    of boxes     mAP@[.5:.95] of the fused boxes (Lin et al. 2014), which looks at all pictures together: a
-                 picture's share of it is an approximation
+
+A deployment has one detector, so boxes need no such fit; several that somebody put together are all asked.
 
 How sure an answer is says nothing there, so states of evidence tell apart who answered, and no more. Pure.
 """
@@ -19,16 +19,12 @@ How sure an answer is says nothing there, so states of evidence tell apart who a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 
-from gpu_worker.tasks.average_precision import mean_average_precision
-from gpu_worker.tasks.boxes import Box
 from server.ensemble.evidence import evidence_of_subsets, subset_of
 from server.ensemble.fit import Fit, Subset, SubsetFit, rounded
 from server.ensemble.log_pool import unfitted_weight
-from server.ensemble.weighted_boxes import fused_boxes
 
-__all__ = ["box_worths", "fit_of_worths"]
+__all__ = ["fit_of_worths"]
 
 
 def fit_of_worths(
@@ -56,23 +52,6 @@ def fit_of_worths(
         rule=rule,
         measure=measure,
     )
-
-
-def box_worths(
-    found: Sequence[Sequence[Sequence[Box]]], true: Sequence[Sequence[Box]]
-) -> dict[Subset, float]:
-    """By subset of the members, the mAP of their fused boxes.
-
-    found: by member, of each picture the boxes that it draws. true: of each picture. Raises ValueError for
-    other numbers of pictures than there are true ones of.
-    """
-    worths: dict[Subset, float] = {}
-    for size in range(1, len(found) + 1):
-        for subset in combinations(range(len(found)), size):
-            drawn = zip(*(found[member] for member in subset), strict=True)
-            fused = [list(each[0]) if size == 1 else fused_boxes(each) for each in drawn]
-            worths[subset] = mean_average_precision(fused, true)
-    return worths
 
 
 def _bounded(worth: float) -> float:

@@ -17,6 +17,7 @@ from PIL import Image
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
 from tests.inference_server import InferenceServer, inference_server
+from tests.waiting import wait_for_job
 
 JOB_S = 400.0  # a training process begins last on a machine that others use too
 SIDE = 96
@@ -102,15 +103,6 @@ def train(value: Value, name: str) -> int:
     return int(value(f"SELECT ml_udf.train('{name}', {job})"))
 
 
-def wait_for(value: Value, job: int) -> None:
-    end_s = time.monotonic() + JOB_S
-    while value(f"SELECT state FROM ml_udf.jobs WHERE id = {job}") == "running":
-        assert time.monotonic() < end_s, "the job did not end"
-        time.sleep(0.2)
-    state = value(f"SELECT state || ' ' || reason FROM ml_udf.jobs WHERE id = {job}")
-    assert state.startswith("done"), state
-
-
 def check_answers(value: Value, function: str, path: str, told: dict[str, Any]) -> None:
     assert told["metric"] == "map_50"
     assert told["test_accuracy"] is None
@@ -136,7 +128,7 @@ def test_duckdb_learns_boxes_from_structs_though_a_worker_dies(
         assert time.monotonic() < end_s, "no epoch ended"
         time.sleep(0.1)
     server.kill_workers()
-    wait_for(in_duckdb, job)
+    wait_for_job(in_duckdb, job, JOB_S)
     told = json.loads(in_duckdb(f"SELECT to_json(ml_udf.deploy('udf_squares', job => {job}))"))
     two = next(path for path, boxes in drawn if boxes.count("label") == 2)
     check_answers(in_duckdb, "udf_squares", two, told)
@@ -148,7 +140,7 @@ def test_duckdb_learns_boxes_from_structs_though_a_worker_dies(
 def test_postgresql_learns_boxes_from_jsonb(in_postgresql: Value, drawn: list[Row]) -> None:
     create(in_postgresql, "squares_pg")
     job = train(in_postgresql, "squares_pg")
-    wait_for(in_postgresql, job)
+    wait_for_job(in_postgresql, job, JOB_S)
     told = in_postgresql(f"SELECT to_json(ml_udf.deploy('udf_squares_pg', job => {job}))")
     two = next(path for path, boxes in drawn if boxes.count("label") == 2)
     check_answers(in_postgresql, "udf_squares_pg", two, told)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tests.inference_server import InferenceServer, inference_server
 from tests.models import image_model
 from tests.task_models import eyes_model
 from tests.training_data import draw_photos
+from tests.waiting import wait_for_job
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -201,14 +201,14 @@ class Reader:
             rows = self.engine.query(self._meant(statement, job))
             if TEACHES.search(statement):
                 ((job,),) = rows
-                self._waits_for(job)
+                wait_for_job(self._value, job, JOB_S)
                 if block.place.startswith("demo.md"):
                     self._pictures_job = job
 
     def keeps_answers(self) -> None:
         """What a page calls `answered`: ids of answers, and labels that came later."""
         self.engine.query(
-            "CREATE TABLE answered AS SELECT (d).prediction AS prediction, label"
+            "CREATE TABLE IF NOT EXISTS answered AS SELECT (d).prediction AS prediction, label"
             " FROM (SELECT ml_udf.detail('udf_food_name', image_path) AS d, label FROM labelled) AS asked"
         )
 
@@ -230,14 +230,9 @@ class Reader:
             statement = re.sub(r"^SET ml_udf\.", "SET VARIABLE ml_udf_", statement)
         return statement.replace("/photos", str(self._photos)).replace("/srv/ml_udf", str(self._server.home))
 
-    def _waits_for(self, job: int) -> None:
-        deadline_s = time.monotonic() + JOB_S
-        while (found := self.engine.query(f"SELECT state FROM ml_udf.jobs WHERE id = {job}")) == [
-            ("running",)
-        ]:
-            assert time.monotonic() < deadline_s, f"job {job} did not end"
-            time.sleep(0.2)
-        assert found == [("done",)]
+    def _value(self, sql: str) -> object:
+        ((found,),) = self.engine.query(sql)
+        return found
 
 
 def box_of(label: str) -> str:
@@ -253,9 +248,8 @@ def test_every_statement_of_the_pages_runs_as_it_is_written(reader: Reader) -> N
     failed = []
     blocks = blocks_for(reader.engine.name)
     assert len(blocks) > 15
-    has_answers = False
     for block in blocks:
-        if block.holds("answered;") and not has_answers:
+        if block.holds("answered;"):
             reader.keeps_answers()
         try:
             reader.types(block)

@@ -19,6 +19,7 @@ from ml_udf.cli.app import app
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.duckdb import Registration
 from tests.inference_server import InferenceServer, inference_server
+from tests.waiting import wait_for_job
 
 JOB_S = 400.0  # a training process begins last on a machine that others use too
 LONG = "wonderful " * 20_000
@@ -116,19 +117,10 @@ def in_postgresql(pg: psycopg.Connection[Any]) -> Value:
     return value
 
 
-def wait_for(value: Value, job: int) -> None:
-    end_s = time.monotonic() + JOB_S
-    while value(f"SELECT state FROM ml_udf.jobs WHERE id = {job}") == "running":
-        assert time.monotonic() < end_s, "the job did not end"
-        time.sleep(0.2)
-    state = value(f"SELECT state || ' ' || reason FROM ml_udf.jobs WHERE id = {job}")
-    assert state.startswith("done"), state
-
-
 def trained(value: Value, name: str, query: str, rest: str, train: str) -> int:
     value(f"SELECT ml_udf.create_dataset('{name}', $${query}$$, {rest})")
     job = value(f"SELECT ml_udf.train('{name}', {train})")
-    wait_for(value, job)
+    wait_for_job(value, job, JOB_S)
     return int(job)
 
 
@@ -326,9 +318,9 @@ def test_a_job_begins_from_what_another_has_made_public_and_never_from_its_own_t
     with pytest.raises(duckdb.Error, match="no public job"):
         in_duckdb(f"SELECT ml_udf.train('taught', {short.format(2, 1)}, pretrained => true)")
     job = in_duckdb(f"SELECT ml_udf.train('shared', {short.format(8, 8)}, visibility => 'public')")
-    wait_for(in_duckdb, job)
+    wait_for_job(in_duckdb, job, JOB_S)
     taught = in_duckdb(f"SELECT ml_udf.train('taught', {short.format(2, 1)}, pretrained => true)")
-    wait_for(in_duckdb, taught)
+    wait_for_job(in_duckdb, taught, JOB_S)
     worst = in_duckdb(f"SELECT min(score) FROM ml_udf.trials WHERE job_id = {taught}")
     assert worst > 0.8, "after one epoch"
     with pytest.raises(duckdb.Error, match="by which this one is judged"):

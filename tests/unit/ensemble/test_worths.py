@@ -8,9 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from gpu_worker.tasks import OBJECT_DETECTION, TABULAR_CLASSIFICATION, TABULAR_MULTILABEL, TABULAR_REGRESSION
-from gpu_worker.tasks.average_precision import mean_average_precision
-from gpu_worker.tasks.boxes import Box
+from gpu_worker.tasks import TABULAR_CLASSIFICATION, TABULAR_MULTILABEL, TABULAR_REGRESSION
 from gpu_worker.tasks.metrics import METRICS
 from server.ensemble.cascade import cascade_of, plan_on_worker
 from server.ensemble.evidence import members_of
@@ -18,8 +16,7 @@ from server.ensemble.fit import Fit, SubsetFit
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.policies.geared import Value
 from server.ensemble.selection import Ensemble, EnsembleMember, RowEvidence
-from server.ensemble.weighted_boxes import fused_boxes
-from server.ensemble.worths import box_worths, fit_of_worths
+from server.ensemble.worths import fit_of_worths
 from server.training.promotion.worth import worths_fit
 
 COSTS_S = (0.001, 0.002, 0.004)
@@ -184,36 +181,7 @@ def test_a_subset_that_was_not_measured_is_missed() -> None:
         fit_of_worths(("a", "b"), {(0,): 0.5, (1,): 0.6}, 10, rule="mean", measure="r2")
 
 
-# ── boxes ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def box(score: float, x: float) -> Box:
-    return Box("plate", score, (x, 0, x + 10, 10))
-
-
-def test_boxes_are_worth_the_map_of_those_that_are_fused() -> None:
-    true = [[box(1, 0), box(1, 50)], [box(1, 20)]]
-    left = [[box(0.9, 0)], [box(0.8, 20)]]  # sees the first plate of a picture
-    right = [[box(0.9, 50), box(0.3, 90)], []]
-    worths = box_worths([left, right], true)
-    assert list(worths) == [(0,), (1,), (0, 1)]
-    assert worths[0,] == mean_average_precision(left, true)
-    both = [fused_boxes(each) for each in zip(left, right, strict=True)]
-    assert worths[0, 1] == mean_average_precision(both, true)
-    assert worths[0, 1] > max(worths[0,], worths[1,]), "together they see all"
-    fit = fit_of_worths(("l", "r"), worths, len(true), rule=OBJECT_DETECTION.rules[0], measure="map")
-    policy = Value(ensemble_of(fit))
-    assert asked_by(policy, 0) == 0b11
-    assert asked_by(policy, len(policy.plans) - 1) == 0b01
-
-
-def test_pictures_without_a_true_box_say_nothing_and_count_as_nothing() -> None:
-    worths = box_worths([[[box(0.9, 0)]], [[]]], [[]])
-    assert all(math.isnan(each) for each in worths.values())
-    fit = fit_of_worths(("l", "r"), worths, 1, rule="weighted_boxes", measure="map")
+def test_what_was_worth_nothing_that_can_be_told_counts_as_nothing() -> None:
+    worths = {(0,): math.nan, (1,): math.nan, (0, 1): math.nan}
+    fit = fit_of_worths(("l", "r"), worths, 1, rule="mean", measure="r2")
     assert {each.accuracy for each in fit.subsets} == {0.0}
-
-
-def test_boxes_of_other_pictures_than_the_true_ones_are_refused() -> None:
-    with pytest.raises(ValueError, match="pictures"):
-        box_worths([[[box(0.9, 0)]], [[]]], [[], []])

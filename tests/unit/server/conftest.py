@@ -37,3 +37,12 @@ def database(empty_database: Engine) -> Engine:
     """A database with the newest schema."""
     migrate(empty_database)
     return empty_database
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Engine]:
+    """A registry in SQLite with the newest schema, for tests that need no other."""
+    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    migrate(engine)
+    yield engine
+    engine.dispose()

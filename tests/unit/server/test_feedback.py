@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,14 +180,6 @@ class Place:
 async def nobody() -> dict[str, Any]:
     await asyncio.sleep(3600)
     return {}
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
-    migrate(engine)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from server.errors import BadOption
 from server.serving.answers import answers_of
 from server.serving.calls import Call, Reply
 from server.serving.learned_state import with_feedback
-from server.store.database import migrate, open_database
 from tests.unit.server.served import text_model
 from tests.unit.server.test_feedback import Place
 
@@ -51,14 +48,6 @@ class Numbers:
         told = Answer(0, members, [])
         found = answers_of(call.function, told, len(call.rows))
         return Reply(call.function, len(call.rows), dict(found.columns), {}, [], set(), told=[(0, told)])
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
-    migrate(engine)
-    yield engine
-    engine.dispose()
 
 
 def place_of(registry: Engine, combine: str = "weighted_mean") -> Place:
