@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import signal
 import sys
 import time
@@ -254,22 +255,31 @@ def compare_local(stack: ExitStack, folder: Path, engine: Engine, console: Conso
 
 def suggest(folder: Path, console: Console) -> None:
     """Where to go from here."""
+    ml_udf = command("ml-udf")
     console.print(
-        f"  ml-udf serve --home {folder}/home --media-root {folder}/images\n"
+        f"  {ml_udf} serve --home {folder}/home --media-root {folder}/images\n"
         "      keep these functions served (make serve); then, in another terminal:\n"
-        f'  ml-udf sql "SELECT {ENSEMBLE}(image_path) AS food, count(*)'
+        f'  {ml_udf} sql "SELECT {ENSEMBLE}(image_path) AS food, count(*)'
         f" FROM '{folder}/foodlog.csv' GROUP BY food\"\n"
-        "  ml-udf jobs\n"
+        f"  {ml_udf} jobs\n"
         "      what was trained; --watch follows what trains\n"
-        "  ml-udf postgres sandbox --function udf_food_name\n"
+        f"  {ml_udf} postgres sandbox --function udf_food_name\n"
         "      psql on a throw-away PostgreSQL that calls the same server\n"
-        "  python -m examples.foodlog.demo --stay\n"
+        f"  {command('python')} -m examples.foodlog.demo --stay\n"
         "      this run again, with server and PostgreSQL left running until Ctrl-C\n"
-        "  examples/foodlog/training.sql, examples/foodlog/queries.sql, docs/demo.md, docs/training.md\n",
+        "  examples/foodlog/*.sql, docs/demo.md, docs/training.md\n",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
+
+
+def command(name: str) -> str:
+    """How the shell finds what lies beside this Python: by its name alone where that leads there."""
+    here = Path(sys.executable).parent / name
+    if shutil.which(name) == str(here):
+        return name
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
 def stay(url: str, postgres: Engine | None, console: Console) -> None:
