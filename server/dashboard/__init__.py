@@ -1,0 +1,1 @@
+"""Pages in a browser, made on the server."""

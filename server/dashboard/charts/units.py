@@ -1,0 +1,106 @@
+"""How a chart writes its values: a unit's name, and a number in it, short enough for an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+__all__ = [
+    "BYTES",
+    "COUNT",
+    "MILLISECONDS",
+    "NUMBER",
+    "PERCENT",
+    "ROWS",
+    "ROWS_PER_S",
+    "SECONDS",
+    "Unit",
+    "utc_moment",
+    "utc_time",
+]
+
+_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """name: as it stands beside an axis. short: a value on an axis. whole: one in a table. binary: its steps
+    are powers of two.
+    """
+
+    name: str
+    short: Callable[[float], str]
+    whole: Callable[[float], str]
+    binary: bool = False
+
+    @property
+    def beside(self) -> str:
+        """The name, where the values do not say it themselves."""
+        return "" if self.name in ("%", "bytes") else self.name
+
+
+def _digits(value: float, digits: int = 3) -> str:
+    """So many digits that count, never in exponents between a millionth and a million."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-4 or abs(value) >= 1e6:
+        return f"{value:.{digits - 1}g}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _thousands(value: float) -> str:
+    for factor, letter in _THOUSANDS:
+        if factor <= abs(value) < 1e15:
+            return f"{_digits(value / factor)}{letter}"
+    return _digits(value)
+
+
+def _grouped(value: float) -> str:
+    if not math.isfinite(value):
+        return _digits(value)
+    if abs(value) < 1e15 and value == math.floor(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if 1000 <= abs(value) < 1e15 else _digits(value, 4)
+
+
+def _bytes(value: float) -> str:
+    for factor, name in _BINARY:
+        if abs(value) >= factor:
+            return f"{_digits(value / factor)} {name}"
+    return f"{_digits(value)} B"
+
+
+def _percent(value: float) -> str:
+    return f"{_digits(100 * value)} %"
+
+
+def _percent_whole(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+NUMBER = Unit("", _thousands, _grouped)
+COUNT = Unit("count", _thousands, _grouped)
+ROWS = Unit("rows", _thousands, _grouped)
+ROWS_PER_S = Unit("rows/s", _thousands, _grouped)
+SECONDS = Unit("s", _thousands, _grouped)
+MILLISECONDS = Unit("ms", _thousands, _grouped)
+BYTES = Unit("bytes", _bytes, _bytes, binary=True)
+PERCENT = Unit("%", _percent, _percent_whole)
+
+
+def utc_time(unix_s: float, span_s: float = 0.0) -> str:
+    """A moment as an axis shows it: with seconds in a span of minutes, with the day in one of days."""
+    form = "%H:%M:%S" if 0 < span_s < 600 else "%H:%M" if span_s <= 172_800 else "%d %b"
+    return datetime.fromtimestamp(unix_s, UTC).strftime(form)
+
+
+def utc_moment(unix_s: float) -> str:
+    """A moment in full."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
