@@ -139,7 +139,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# PostgreSQL with PL/Python; where it cannot be installed, what needs it says so and the rest goes on.
+# PostgreSQL with PL/Python, and Chromium; where one cannot be installed, what needs it says so and the rest goes on.
 packages:
 	@sh .ci/packages
 

@@ -40,6 +40,7 @@ from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.routes import (
     answers,
+    api_docs,
     classify,
     datasets,
     feedback,
@@ -114,7 +115,8 @@ class App:
             title="ml_udf",
             version=VERSION,
             lifespan=self._lifespan,
-            docs_url="/docs",
+            docs_url=None,  # its page asks another host for its scripts: routes/api_docs.py has ours
+            servers=[{"url": ".", "description": "this server, below whatever prefix"}],
             redoc_url=None,
             redirect_slashes=False,
         )
@@ -130,6 +132,7 @@ class App:
             answers,
             sources,
             training,
+            api_docs,
         )
         for route in routes:
             self.api.include_router(route.router)

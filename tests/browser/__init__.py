@@ -1,0 +1,1 @@
+"""What a person sees: the server's pages in a real browser."""
