@@ -96,7 +96,7 @@ def table(
     ]
     return node(
         "table",
-        node("caption", caption, class_="unseen") if caption else None,
+        node("caption", caption, class_="sr") if caption else None,
         node("thead", node("tr", *(node("th", head, scope="col") for head in heads))),
         node("tbody", *body),
         node("tfoot", node("tr", node("td", note, colspan=len(heads)))) if note else None,
@@ -127,7 +127,7 @@ def figure(
     behind = (
         node(
             "details",
-            node("summary", "Numbers", node("span", f" of {title}", class_="unseen")),
+            node("summary", "Numbers", node("span", f" of {title}", class_="sr")),
             node(
                 "div", numbers, class_="scrolls", tabindex="0", role="region", aria_label=f"Numbers: {title}"
             ),
