@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 from gpu_worker.model_files.endpoints import AllowedEndpoints
@@ -22,6 +21,9 @@ from gpu_worker.wire.devices import check_device, device_names
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, is_loopback
+
+if TYPE_CHECKING:
+    from server.http.tls import Tls
 
 __all__ = ["main", "settings_from"]
 
@@ -268,45 +270,21 @@ def _token(path: Path | None) -> str | None:
     return token
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | None:
+def _tls(settings: Settings) -> Tls | None:
     if settings.tls_cert is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    certificate = settings.tls_cert.expanduser()
-    key = certificate if settings.tls_key is None else settings.tls_key.expanduser()
-    for flag, file in (("cert", certificate), ("key", key), ("client-ca", settings.tls_client_ca)):
-        if file is not None:
-            _check_readable(f"--tls-{flag}", file.expanduser())
+    from server.http.tls import Tls, TlsError, TlsFiles  # the parser of certificates is not light
+
+    key, client_ca = settings.tls_key, settings.tls_client_ca
+    files = TlsFiles(
+        settings.tls_cert.expanduser(),
+        None if key is None else key.expanduser(),
+        None if client_ca is None else client_ca.expanduser(),
+    )
     try:
-        context.load_cert_chain(certificate, key, password=_no_password)
-    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-        where = (
-            f"--tls-key {key}" if settings.tls_key is not None else "no --tls-key is given, so its key too"
-        )
-        raise SettingsError(
-            f"--tls-cert {certificate} ({where}) must hold a certificate and its own private key: {exc}"
-        ) from exc
-    if settings.tls_client_ca is not None:
-        try:
-            context.load_verify_locations(settings.tls_client_ca.expanduser())
-        except (OSError, ValueError) as exc:
-            raise SettingsError(
-                f"--tls-client-ca {settings.tls_client_ca} holds no certificate: {exc}"
-            ) from exc
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _check_readable(flag: str, file: Path) -> None:
-    try:
-        file.open("rb").close()
-    except OSError as exc:
-        raise SettingsError(f"{flag} {file} cannot be read: {exc.strerror}") from exc
-
-
-def _no_password() -> str:
-    raise ValueError("the private key wants a password; store it without one, readable by the server alone")
+        return Tls.read(files)
+    except TlsError as exc:
+        raise SettingsError(str(exc)) from exc
 
 
 def _shown(default: object) -> str:

@@ -1,7 +1,8 @@
 """uvicorn's life of a server, with connections of our own, stopped as this server wants to be stopped.
 
 The first SIGTERM or SIGINT drains: not ready, no new rows, requests in flight finish. The second ends at
-once. Knows HTTP servers and signals, nothing of what is served.
+once. SIGHUP, with TLS, reads the certificate again: connections that come from then on meet the new one.
+Knows HTTP servers and signals, nothing of what is served.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import socket
-import ssl
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from server.http.application import Application
 from server.http.connection import Connection, ConnectionLimits, Connections
+from server.http.tls import Tls, TlsError
 
 __all__ = ["Listener", "Running"]
 
@@ -32,6 +35,7 @@ log = logging.getLogger("ml_udf.server")
 _NOT_STARTED = 3
 _BACKLOG = 2048
 _LAST_REPLIES_S = 5  # for replies that are being written when the drain is over
+_WARN_EVERY_S = 86_400.0  # of certificates that expire
 _ALLOCATIONS = 50_000  # containers made and not freed, before the youngest are looked over for circles
 
 
@@ -55,7 +59,7 @@ class Listener(uvicorn.Server):
         host: str,
         port: int,
         port_file: Path | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
     ) -> None:
         super().__init__(
@@ -80,6 +84,10 @@ class Listener(uvicorn.Server):
         self._running: Running | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
+        self._connections: Connections | None = None
+        self._warning: asyncio.TimerHandle | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so: one line on standard output, and the port's file."""
@@ -88,7 +96,7 @@ class Listener(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(_NOT_STARTED)
         running = self._running = cast(Running, self.lifespan.state)
-        connections = Connections(
+        self._connections = Connections(
             running["application"],
             self._limits,
             default_headers=lambda: self.server_state.default_headers,
@@ -96,14 +104,7 @@ class Listener(uvicorn.Server):
             tasks=self.server_state.tasks,
         )
         try:
-            server = await loop.create_server(
-                connections.new,
-                self.config.host,
-                self.config.port,
-                backlog=_BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self._limits.head_s,
-            )
+            server = await self._listen(self._tls, host=self.config.host, port=self.config.port)
         except OSError as exc:
             log.error("cannot listen on %s:%d: %s", self.config.host, self.config.port, exc)
             await self.lifespan.shutdown()
@@ -117,6 +118,9 @@ class Listener(uvicorn.Server):
         print(f"ml_udf server listening on {scheme}://{name}:{port}", flush=True)  # noqa: T201  # the promised line
         if self._port_file is not None:
             _write_port(self._port_file, port)
+        if self._tls is not None:
+            self._warn_of_certificates()
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal: drain, or, the second time, go."""
@@ -130,6 +134,52 @@ class Listener(uvicorn.Server):
         """Drain, then end; on the event loop."""
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain_and_exit())
+
+    async def _listen(self, tls: Tls | None, **where: Any) -> asyncio.Server:  # noqa: ANN401  # as create_server's
+        assert self._loop is not None and self._connections is not None  # noqa: PT018
+        return await self._loop.create_server(
+            self._connections.new,
+            **where,
+            backlog=_BACKLOG,
+            ssl=None if tls is None else tls.context,
+            ssl_handshake_timeout=None if tls is None else self._limits.head_s,
+        )
+
+    def _reload(self) -> None:
+        reload = asyncio.ensure_future(self._listen_anew())
+        self._reloads.add(reload)
+        reload.add_done_callback(self._reloads.discard)
+
+    async def _listen_anew(self) -> None:
+        """Read the certificate again, and let who connects from now on meet it.
+
+        A second server takes over the socket, which stays open the while: nobody finds it closed, and whoever
+        waits in it is accepted.
+        """
+        assert self._tls is not None
+        async with self._reloading:
+            try:
+                tls = self._tls.read_again(datetime.now(UTC))
+                sockets = [one for server in self.servers for one in server.sockets]
+                same = [socket.fromfd(one.fileno(), one.family, one.type) for one in sockets]
+                servers = [await self._listen(tls, sock=one) for one in same]
+            except (TlsError, OSError) as error:
+                log.error("certificate not read again, the old one goes on: %s", error)
+                return
+            olds, self.servers, self._tls = self.servers, servers, tls
+            for old in olds:
+                old.close()
+            log.info("certificate read again")
+            self._warn_of_certificates()
+
+    def _warn_of_certificates(self) -> None:
+        """At once, and each day."""
+        assert self._tls is not None and self._loop is not None  # noqa: PT018
+        for warning in self._tls.warnings(datetime.now(UTC)):
+            log.warning("%s", warning)
+        if self._warning is not None:
+            self._warning.cancel()
+        self._warning = self._loop.call_later(_WARN_EVERY_S, self._warn_of_certificates)
 
     async def _drain_and_exit(self) -> None:
         try:

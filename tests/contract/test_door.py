@@ -125,7 +125,7 @@ def test_rows_are_answered_over_tls(
 
 
 @pytest.mark.security
-def test_a_client_without_a_certificate_of_the_authority_gets_nowhere(
+def test_a_client_without_a_certificate_of_the_authority_gets_nowhere_and_is_told_why(
     closed_server: InferenceServer, authority: trustme.CA
 ) -> None:
     stranger = ssl.create_default_context()
@@ -133,15 +133,26 @@ def test_a_client_without_a_certificate_of_the_authority_gets_nowhere(
     other = ssl.create_default_context()
     authority.configure_trust(other)
     trustme.CA().issue_cert("client@example.org").configure_cert(other)
-    for context in (stranger, other):
-        with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
-            call_tls(closed_server, context, "GET", "/v2/health/live")
+    for context, reason in ((stranger, "CERTIFICATE_REQUIRED"), (other, "UNKNOWN_CA")):
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            context.maximum_version = version
+            with pytest.raises(ssl.SSLError) as caught:
+                call_tls(closed_server, context, "GET", "/v2/health/live")
+            old = version == ssl.TLSVersion.TLSv1_2 and context is stranger  # it has no word for that
+            assert ("HANDSHAKE_FAILURE" if old else reason) in str(caught.value.reason)
+    assert "TLS refused reason=peer_did_not_return_a_certificate" in closed_server.log
 
 
 @pytest.mark.security
-def test_plain_http_is_not_spoken_where_tls_is(closed_server: InferenceServer) -> None:
-    with pytest.raises((ConnectionError, http.client.HTTPException)):
-        call(closed_server.port, "GET", "/v2/health/live")
+def test_plain_http_is_not_spoken_where_tls_is_but_told_so(closed_server: InferenceServer) -> None:
+    reply = call(closed_server.port, "GET", "/v2/health/live")
+    assert (reply.status, reply.error) == (
+        400,
+        "bad_option: this port speaks TLS; ask it by https://, not http://",
+    )
+    with socket.create_connection(("127.0.0.1", closed_server.port), timeout=30) as connection:
+        connection.sendall(b"\x00" * 100)
+        assert not connection.recv(65536).startswith(b"HTTP")
 
 
 @pytest.mark.security
