@@ -19,7 +19,10 @@ from fastapi import FastAPI
 
 from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import REMOTE, device_names
-from server.access.rules import Access
+from server.access.door import Access
+from server.access.sessions import Sessions
+from server.access.token_registry import TokenRegistry, tokens_of_files
+from server.access.tokens import Tokens
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
@@ -70,6 +73,7 @@ from server.storage import StartError, Storage, open_storage
 from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.latencies import LatencyFiles
 from server.store.retraining import RetrainingRepository
+from server.store.tokens import TokenRepository
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
 from server.training.checkpoints.parameters import ParameterStore
@@ -232,14 +236,13 @@ def create_app(
         placement_named(settings.placement)
     except ValueError as exc:
         raise StartError(f"--placement: {exc}") from exc
-    access = Access(
-        token,
-        ask_token,
-        hosts=settings.allowed_host,
-        ask_class=settings.ask_class,
-        ask_priority=settings.ask_priority,
-    )
-    return App(settings, access, open_storage(settings), environment)
+    storage = open_storage(settings)
+    stored = TokenRepository(storage.engine)
+    tokens = Tokens(tokens_of_files(settings, token, ask_token))
+    sessions = Sessions(tokens, stored.key())
+    TokenRegistry(stored, tokens).refresh()
+    access = Access(tokens, sessions, hosts=settings.allowed_host)
+    return App(settings, access, storage, environment)
 
 
 @contextlib.asynccontextmanager

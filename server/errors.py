@@ -7,6 +7,7 @@ The codes are those of docs/architecture.md; a route raises, and one place turns
     ├── BadInput             400 input_…            a row is at fault, and no `error` output was asked for
     ├── WrongContentType     415 bad_option         the body is not of a type that the route takes
     ├── Unauthorized         401 unauthorized
+    ├── LoginWanted          303 unauthorized       a page is asked for, and nobody is logged in
     ├── Forbidden            403 forbidden          this caller may not do that
     ├── UnknownFunction      404 unknown_function
     ├── VersionGone          410 version_gone
@@ -92,6 +93,21 @@ class Unauthorized(ServiceError):
     def headers(self) -> dict[str, str]:
         """The challenge that RFC 6750 asks for."""
         return {"WWW-Authenticate": "Bearer"}
+
+
+class LoginWanted(ServiceError):
+    """A browser asks for a page, and nobody is logged in there. `where`: to log in, relative to the page."""
+
+    code = "unauthorized"
+    status = 303
+
+    def __init__(self, where: str) -> None:
+        super().__init__("log in first")
+        self.where = where
+
+    def headers(self) -> dict[str, str]:
+        """Where the browser goes."""
+        return {"Location": self.where, "Cache-Control": "no-store"}
 
 
 class Forbidden(ServiceError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from server.access.rules import NOBODY, Caller
+from server.access.caller import NOBODY, Caller
 from server.http.request_head import Head
 
 __all__ = ["Admitted", "Application", "Refused", "Reply", "RequestInProgress", "WholeRequest"]

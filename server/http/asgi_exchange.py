@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from server.access.rules import Caller
+from server.access.caller import Caller
 from server.http.request_head import Head
 
 __all__ = ["STATUS_LINES", "AsgiExchange", "ClientConnection", "path_of", "scope_of"]

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from server.access.rules import Access
+from server.access.door import Access
 from server.errors import MethodNotAllowed, ServiceError
 from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import path_of

@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gpu_worker.wire.protocol import Column
-from server.access.rules import Caller
+from server.access.caller import Caller
 from server.catalog.functions import Function
 from server.catalog.jobs import Snapshot
 from server.errors import BadOption

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
-from server.access.rules import Caller
+from server.access.caller import Caller
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, BodyTooLarge
 from server.http.body import ClientGone, content_type_of

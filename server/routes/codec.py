@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_worker.wire.columns import number_bytes
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
-from server.access.rules import NOBODY, Caller
+from server.access.caller import NOBODY, Caller
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.select import Limits, MemberEstimate, members_within, subset_within

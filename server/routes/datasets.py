@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from server.access.rules import Caller
+from server.access.caller import Caller
 from server.catalog.jobs import Look, Snapshot
 from server.errors import BodyTooLarge
 from server.http.body import ClientGone, content_type_of, json_object

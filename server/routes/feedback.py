@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gpu_worker.wire.protocol import RowError
-from server.access.rules import Caller
+from server.access.caller import Caller
 from server.catalog.functions import INPUT_NAMES, Form, Function
 from server.errors import BadOption, BodyTooLarge
 from server.http.body import ClientGone

@@ -38,6 +38,7 @@ __all__ = [
     "RetrainingRow",
     "SecretRow",
     "SnapshotRow",
+    "TokenRow",
 ]
 
 
@@ -53,7 +54,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map: ClassVar = {dict[str, Any]: JSON, datetime: DateTime(timezone=True)}
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[str]: JSON, datetime: DateTime(timezone=True)}
 
 
 class ModelVersionRow(Base):
@@ -173,6 +174,29 @@ class SecretRow(Base):
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     value: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class TokenRow(Base):
+    """A token by its hash; who holds its secret may do what the other columns say. Kept when it is revoked.
+
+    scopes: a list · grants, shares: as `server.access.caller` writes them · users: patterns, a list
+    """
+
+    __tablename__ = "tokens"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    scopes: Mapped[list[str]]
+    grants: Mapped[dict[str, Any]]
+    shares: Mapped[dict[str, Any]]
+    users: Mapped[list[str]]
+    created_by: Mapped[str] = mapped_column(String(100))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+
+    __table_args__ = (Index(None, "name"),)
 
 
 class DatasetRow(Base):

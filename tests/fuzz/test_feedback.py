@@ -14,7 +14,7 @@ import pytest
 from fastapi import Request
 from sqlalchemy import Engine
 
-from server.access.rules import NOBODY
+from server.access.caller import NOBODY
 from server.errors import ServiceError
 from server.http.large_json import LargeJson
 from server.routes.feedback import give_feedback

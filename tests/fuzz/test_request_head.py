@@ -18,7 +18,7 @@ import h11
 import httptools
 import pytest
 
-from server.access.rules import NOBODY
+from server.access.caller import NOBODY
 from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connection, Connections

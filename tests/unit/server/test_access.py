@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 from starlette.routing import Match, Route
 
-from server.access.rules import RULES, Access, Caller, rule_of
+from server.access.caller import Caller, Shares, implied
+from server.access.rules import CHANGING, RULES, rule_of
 from server.app import App, create_app
 from server.http.application import Admitted, Refused
 from server.http.gateway import Gateway
@@ -116,11 +117,11 @@ def test_with_a_token_each_route_asks_for_the_one_that_its_rule_says(
     for sent in ({}, {"authorization": f"Bearer {TOKEN}x"}, {"authorization": f"Basic {TOKEN}"}):
         assert status(ask(gateway, method, where, **sent)) == (200 if scope == "open" else 401)
     may_ask = status(ask(gateway, method, where, authorization=f"Bearer {ASK}"))
-    assert may_ask == (403 if scope == "all" else 200)
+    assert may_ask == (403 if scope in CHANGING else 200)
     assert status(ask(gateway, method, where, authorization=f"bearer {TOKEN}", host="any.example")) == 200
 
 
-@pytest.mark.parametrize(("method", "path"), [key for key in RULES if RULES[key].scope == "all"])
+@pytest.mark.parametrize(("method", "path"), [key for key in RULES if RULES[key].scope in CHANGING])
 def test_the_token_that_may_ask_changes_nothing_and_sees_no_dataset(method: str, path: str) -> None:
     assert method != "GET" or path.startswith(("/v1/datasets", "/v1/sources"))
 
@@ -134,7 +135,7 @@ def test_a_body_that_changes_something_says_what_it_is(
 ) -> None:
     rule = RULES[method, path]
     given = {"content_type": content} if content else {}
-    expected = 200 if rule.scope != "all" or content.partition(";")[0] in rule.content else 415
+    expected = 200 if rule.scope not in CHANGING or content.partition(";")[0] in rule.content else 415
     assert status(ask(gateway_of(app), method, sample(path), 10, **given)) == expected
     assert (
         status(ask(gateway_of(app), method, sample(path), transfer_encoding="chunked", **given)) == expected
@@ -236,10 +237,11 @@ def test_a_body_over_the_limit_is_refused_by_its_head(app: App) -> None:
         assert status(ask(gateway_of(app), method, path, limit + 1, **given)) == 413
 
 
-def test_a_caller_is_what_its_token_says() -> None:
-    access = Access(TOKEN, ASK, ask_class="bulk", ask_priority=3)
-    head = parse_head(
-        f"POST /v2/models/f/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ASK}\r\n\r\n".encode()
-    )
-    assert access.check(head, "/v2/models/f/infer", "10.0.0.1") == Caller("ask", "10.0.0.1", True, 3)
-    assert len({Caller("ask", "a").key, Caller("all", "a").key, Caller("ask", "b").key}) == 3
+def test_a_caller_is_what_its_token_says(tmp_path: Path) -> None:
+    asking = create_app(Settings(home=tmp_path, ask_class="bulk", ask_priority=3), TOKEN, ASK)
+    admitted = ask(gateway_of(asking), "POST", "/v2/models/f/infer", authorization=f"Bearer {ASK}")
+    assert isinstance(admitted, Admitted)
+    scopes, shares = implied(("infer", "read")), Shares(row_class="bulk", priority=3)
+    assert admitted.caller == Caller("ask", "127.0.0.1", scopes, shares=shares)
+    assert len({Caller("ask", "a").key, Caller("admin", "a").key, Caller("ask", "b").key}) == 3
+    assert Caller("named", "a", is_shared=False).key == Caller("named", "b", is_shared=False).key

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.wire.protocol import RowError
 from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_request
-from server.access.rules import Caller
+from server.access.caller import Caller, Shares
 from server.catalog.functions import Function
 from server.ensemble.fit import Fit, SubsetFit
 from server.ensemble.gearing import FollowedPlans
@@ -287,13 +287,13 @@ def test_scores_that_would_be_too_many_bytes_are_refused_before_they_are_compute
 
 @pytest.mark.security
 def test_a_caller_may_claim_no_more_than_its_token() -> None:
-    plain = Caller("ask", "10.0.0.1", bulk_only=True, most_urgent=0)
+    plain = Caller("ask", "10.0.0.1", shares=Shares(row_class="bulk", priority=0))
     assert CODEC.call_of(function(), texts(b"x"), NOW_S, plain).row_class == "bulk"
     assert CODEC.call_of(function(), texts(b"x", timeout=1), NOW_S, plain).row_class == "bulk"
     for said in ({"ml_udf_class": "interactive"}, {"priority": 1}, {"priority": 7}):
         with pytest.raises(Forbidden):
             CODEC.call_of(function(), texts(b"x", **said), NOW_S, plain)
-    some = Caller("ask", "10.0.0.1", most_urgent=5)
+    some = Caller("ask", "10.0.0.1", shares=Shares(priority=5))
     assert CODEC.call_of(function(), texts(b"x", priority=5), NOW_S, some).priority > 0
     with pytest.raises(Forbidden, match="less than 5"):
         CODEC.call_of(function(), texts(b"x", priority=4), NOW_S, some)

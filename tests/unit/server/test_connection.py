@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from server.access.rules import NOBODY
+from server.access.caller import NOBODY
 from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connection, ConnectionLimits, Connections

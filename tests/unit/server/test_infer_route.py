@@ -15,7 +15,7 @@ import pytest
 
 import server.routes.infer as infer_module
 from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_response, encode_request
-from server.access.rules import NOBODY, Caller
+from server.access.caller import NOBODY, Caller, Shares
 from server.catalog.catalog import Catalog
 from server.http.application import WholeRequest
 from server.http.large_json import LargeJson
@@ -300,7 +300,7 @@ def test_a_request_says_its_class_goal_and_time_without_its_rows_being_read() ->
         assert hint(texts("a", ml_udf_deadline_ms=40, timeout=0)) == ("interactive", 0.04, 0.04)
         assert hint(texts("a", ml_udf_slo_ms=5.5)) == ("interactive", 0.0055, math.inf)
         assert hint(texts("a", ml_udf_class="bulk", timeout=1))[0::2] == ("bulk", math.inf)
-        assert hint(texts("a"), Caller(bulk_only=True))[0] == "bulk"
+        assert hint(texts("a"), Caller(shares=Shares(row_class="bulk")))[0] == "bulk"
         assert hint(texts('"timeout": 1,'))[2] == math.inf  # a text is no parameter
         body, headers = encode_request(
             InferRequest([Tensor.of_bytes("text", [b'"timeout": 1}'])], parameters={"timeout": 30_000})

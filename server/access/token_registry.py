@@ -1,0 +1,52 @@
+"""The tokens of the registry, brought to where they count."""
+
+from __future__ import annotations
+
+from server.access.caller import SCOPES, Grants, Scope, Shares, implied
+from server.access.token import Token, digest_of
+from server.access.tokens import Tokens
+from server.settings import Settings
+from server.store.tokens import StoredToken, TokenRepository
+
+__all__ = ["TokenRegistry", "tokens_of_files"]
+
+
+def tokens_of_files(settings: Settings, token: str | None, ask_token: str | None) -> list[Token]:
+    """Those of `--token-file` and `--ask-token-file`: they hold as long as the server runs."""
+    found = []
+    if token is not None:
+        found.append(Token("admin", digest_of(token.encode()), frozenset(SCOPES), is_shared=True))
+    if ask_token is not None:
+        shares = Shares(
+            row_class="bulk" if settings.ask_class == "bulk" else "interactive",
+            priority=settings.ask_priority,
+        )
+        scopes: frozenset[Scope] = implied(("infer", "read"))
+        found.append(Token("ask", digest_of(ask_token.encode()), scopes, shares=shares, is_shared=True))
+    return found
+
+
+class TokenRegistry:
+    """Blocking: makes `tokens` those that the registry has."""
+
+    def __init__(self, repository: TokenRepository, tokens: Tokens) -> None:
+        self._repository = repository
+        self._tokens = tokens
+
+    def refresh(self) -> None:
+        """Take over what the registry has now."""
+        stored = self._repository.all()
+        live = (_token(each) for each in stored if each.revoked_at is None)
+        self._tokens.replace(live, ever_made=bool(stored))
+
+
+def _token(stored: StoredToken) -> Token:
+    return Token(
+        stored.name,
+        stored.digest,
+        implied(scope for scope in SCOPES if scope in stored.scopes),
+        Grants.from_json(stored.grants),
+        Shares.from_json(stored.shares),
+        stored.users,
+        None if stored.expires_at is None else stored.expires_at.timestamp(),
+    )

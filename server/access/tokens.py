@@ -1,0 +1,83 @@
+"""The tokens that count now, by their hashes, and which callers they make. No I/O: a shell fills it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from server.access.caller import Caller
+from server.access.token import Token, digest_of
+from server.errors import Forbidden
+
+__all__ = ["Tokens"]
+
+_MOST_KNOWN = 10_000
+
+
+class Tokens:
+    """Looked up at each request, so that what is revoked counts no more at once, on open connections too.
+
+    of_files: those that hold as long as the server runs. clock: Unix seconds.
+    """
+
+    def __init__(self, of_files: Iterable[Token] = (), clock: Callable[[], float] = time.time) -> None:
+        self._of_files = tuple(of_files)
+        self._clock = clock
+        self._by_digest: dict[str, Token] = {}
+        self._known: dict[tuple[bytes, str, str, str], tuple[Token, Caller]] = {}
+        self._used_s: dict[str, float] = {}
+        self.is_open = False  # none was ever made: everybody on this machine may do everything
+        self.replace((), ever_made=False)
+
+    def replace(self, of_registry: Iterable[Token], *, ever_made: bool) -> None:
+        """Take these, beside those of files, for all that there are: expired ones too, revoked ones not.
+
+        ever_made: whether the registry ever had one. Revoking the last one opens nothing.
+        """
+        self._by_digest = {token.digest: token for token in (*of_registry, *self._of_files)}
+        self.is_open = not self._by_digest and not ever_made
+        self._known.clear()
+
+    def named(self, name: str) -> Token | None:
+        """The token of this name, if it is valid."""
+        now_s = self._clock()
+        for token in self._by_digest.values():
+            if token.name == name and token.is_valid(now_s):
+                return token
+        return None
+
+    def of_digest(self, digest: str) -> Token | None:
+        """The token of this hash, if it is valid."""
+        token = self._by_digest.get(digest)
+        return token if token is not None and token.is_valid(self._clock()) else None
+
+    def caller(self, secret: bytes, address: str, user: str = "", database: str = "") -> Caller | None:
+        """Who sends a secret, and for whom; None if it is no token's.
+
+        Raises `Forbidden` where the token may not speak for that user.
+        """
+        key = (secret, address, user, database)
+        found = self._known.get(key)
+        now_s = self._clock()
+        if found is None:
+            token = self._by_digest.get(digest_of(secret))
+            if token is None:
+                return None
+            if not token.speaks_for(user):
+                raise Forbidden(
+                    f"the token {token.name!r} may speak for the users {', '.join(token.users)}, "
+                    f"not for {user[:100]!r}"
+                )
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[key] = (token, token.caller(address, user, database))
+        token, caller = found
+        if not token.is_valid(now_s):
+            return None
+        self._used_s[token.name] = now_s
+        return caller
+
+    def used(self) -> dict[str, float]:
+        """When each token was last used, of those that were since the last call of this."""
+        used, self._used_s = self._used_s, {}
+        return used

@@ -1,0 +1,113 @@
+"""The registry's tokens. Each verb is one transaction. Blocking. Knows rows, not what a token may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from server.store.database import reading, utc
+from server.store.retries import once, retried
+from server.store.tables import SecretRow, TokenRow
+
+__all__ = ["StoredToken", "TokenRepository"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredToken:
+    """A token as it is kept. scopes: as asked for · grants, shares: JSON · users: patterns."""
+
+    digest: str
+    name: str
+    scopes: tuple[str, ...]
+    grants: dict[str, Any]
+    shares: dict[str, Any]
+    users: tuple[str, ...]
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+class TokenRepository:
+    """The tokens of one database, by their hashes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reading = reading(engine)
+
+    @retried
+    def key(self) -> bytes:
+        """By which sessions are signed: of this registry alone."""
+        with Session(self._reading) as session:
+            return session.get_one(SecretRow, "sessions").value
+
+    @retried
+    def all(self) -> list[StoredToken]:
+        """Every one, revoked ones too, in the order in which they were made."""
+        with Session(self._reading) as session:
+            return [_stored(row) for row in session.scalars(select(TokenRow).order_by(TokenRow.created_at))]
+
+    @once
+    def add(self, token: StoredToken) -> bool:
+        """Keep a new one; False if its name is that of another that is not revoked."""
+        with Session(self._engine) as session:
+            taken = select(TokenRow.digest).where(TokenRow.name == token.name, TokenRow.revoked_at.is_(None))
+            if session.scalars(taken).first() is not None:
+                return False
+            session.add(
+                TokenRow(
+                    digest=token.digest,
+                    name=token.name,
+                    scopes=list(token.scopes),
+                    grants=token.grants,
+                    shares=token.shares,
+                    users=list(token.users),
+                    created_by=token.created_by,
+                    created_at=token.created_at,
+                    expires_at=token.expires_at,
+                )
+            )
+            session.commit()
+            return True
+
+    @retried
+    def revoke(self, name: str) -> bool:
+        """From now on it counts no more; False if there is none of this name that does."""
+        live = (TokenRow.name == name, TokenRow.revoked_at.is_(None))
+        with Session(self._engine) as session:
+            found = session.scalars(select(TokenRow.digest).where(*live)).first() is not None
+            session.execute(update(TokenRow).where(*live).values(revoked_at=datetime.now(UTC)))
+            session.commit()
+            return found
+
+    @retried
+    def used(self, when_s: Mapping[str, float]) -> None:
+        """Keep when tokens were last used, in Unix seconds by name."""
+        with Session(self._engine) as session:
+            for name, unix_s in when_s.items():
+                live = (TokenRow.name == name, TokenRow.revoked_at.is_(None))
+                at = datetime.fromtimestamp(unix_s, UTC)
+                session.execute(update(TokenRow).where(*live).values(last_used_at=at))
+            session.commit()
+
+
+def _stored(row: TokenRow) -> StoredToken:
+    return StoredToken(
+        digest=row.digest,
+        name=row.name,
+        scopes=tuple(row.scopes),
+        grants=row.grants,
+        shares=row.shares,
+        users=tuple(row.users),
+        created_by=row.created_by,
+        created_at=utc(row.created_at),
+        expires_at=None if row.expires_at is None else utc(row.expires_at),
+        revoked_at=None if row.revoked_at is None else utc(row.revoked_at),
+        last_used_at=None if row.last_used_at is None else utc(row.last_used_at),
+    )
