@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,9 @@ from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
+from server.dashboard import pages
+from server.dashboard.dashboard import Dashboard
+from server.dashboard.live import Live
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
 from server.http.backpressure import Route
@@ -35,6 +39,8 @@ from server.http.large_json import LargeJson
 from server.http.listener import Running
 from server.http.replies import map_errors
 from server.observability.metrics import Exposition, Metrics
+from server.observability.readings import Reading, reading_of
+from server.observability.recorder import Recorder
 from server.placement.policies.by_name import placement_named
 from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
@@ -137,6 +143,7 @@ class App:
             sources,
             training,
             api_docs,
+            pages,
         )
         for route in routes:
             self.api.include_router(route.router)
@@ -187,19 +194,22 @@ class App:
                 supervisor.tasks(),
                 settings.max_body_bytes,
             )
+            dashboard = Dashboard(Live(supervisor.tasks()))
             try:
                 yield {
-                    "application": self.gateway(infer, {"services": services}),
-                    "drain": functools.partial(_drain, services, settings.drain_s),
+                    "application": self.gateway(infer, {"services": services, "dashboard": dashboard}),
+                    "drain": functools.partial(_drain, services, dashboard, settings.drain_s),
                 }
             finally:
+                await dashboard.close()
                 services.dispatcher.drain()
                 services.large.close()
 
 
-async def _drain(services: Services, drain_s: float) -> None:
+async def _drain(services: Services, dashboard: Dashboard, drain_s: float) -> None:
     """Refuse new rows, be no longer ready; give requests in flight and epochs under way `drain_s`."""
     services.dispatcher.drain()
+    dashboard.live.end()
     services.training.events.close()
     await asyncio.gather(_drain_calls(services.dispatcher, drain_s), services.training.suspend(drain_s))
 
@@ -386,6 +396,9 @@ async def _running(
             dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows, recent
         )
         selections = Selections(dispatcher, latencies.of_rows)
+        recorder = Recorder(functools.partial(_reading, metrics, dispatcher), supervisor.tasks())
+        stack.push_async_callback(recorder.close)
+        recorder.start()
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -420,7 +433,12 @@ async def _running(
             retrainings=retrainings,
             drift=drift,
             remote=remote,
+            recorder=recorder,
         )
+
+
+def _reading(metrics: Metrics, dispatcher: Dispatcher) -> Reading:
+    return reading_of(time.monotonic(), metrics.items(), metrics.unresolved, dispatcher.queue_depth())
 
 
 def _capacity(settings: Settings, worker: Worker) -> Capacity:

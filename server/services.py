@@ -12,6 +12,7 @@ from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.http.large_json import LargeJson
 from server.observability.metrics import Exposition, Metrics
+from server.observability.recorder import Recorder
 from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.publisher import Publisher
@@ -56,6 +57,7 @@ class Services:
     retrainings: Retrainings
     drift: Drift
     remote: RemoteModels
+    recorder: Recorder
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""

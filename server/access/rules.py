@@ -130,6 +130,12 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs/{job}/extend"): Rule("train"),
     ("POST", "/v1/jobs/{job}/deploy"): Rule("deploy"),
     ("GET", "/v1/trials"): Rule("read"),
+    # Pages, and what they are made of.
+    ("GET", "/assets/{digest}/{name}"): Rule("open"),
+    ("GET", "/favicon.ico"): Rule("open"),
+    ("GET", "/"): _page("read"),
+    ("GET", "/live"): _page("read"),
+    ("GET", "/live/overview"): _page("read"),
 }
 
 _MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}

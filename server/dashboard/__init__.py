@@ -1,1 +1,1 @@
-"""Pages in a browser, made on the server."""
+"""The pages that the server shows in a browser."""

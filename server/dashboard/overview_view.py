@@ -1,0 +1,192 @@
+"""What the overview shows: pure, from the server's state to plain values with units."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from server.catalog.functions import Function
+from server.observability.readings import Counts, Stretch
+from server.placement.places import Place
+from server.workers.pool import WorkerStatus
+
+__all__ = [
+    "ERROR_HINTS",
+    "ErrorLine",
+    "FunctionLine",
+    "OverviewView",
+    "WorkerLine",
+    "overview_of",
+    "worker_lines",
+]
+
+REFUSED = ("overloaded", "forbidden", "unauthorized")
+LATE = ("deadline_exceeded",)
+
+ERROR_HINTS: Mapping[str, str] = {
+    "overloaded": "more rows wait than may; send fewer at a time, or add workers",
+    "deadline_exceeded": "the deadline passed, or could not be kept; raise slo_ms, or ask fewer members",
+    "bad_option": "a request had an option that cannot be used; its message says which",
+    "unknown_function": "a name was asked for that is not served; see the list of functions",
+    "version_gone": "a statement asked for a version that is served no more; run it again",
+    "input_too_large": "a row or a request is over its limit: --max-input-bytes, --max-body-bytes",
+    "input_not_found": "a path names no file below a media root of the server's",
+    "input_not_allowed": "a path lies outside the media roots that the function may read",
+    "input_undecodable": "a file or a value is not what the function reads",
+    "remote_unavailable": "the endpoint of a model elsewhere cannot be asked",
+    "worker_lost": "a worker died twice under the same rows; its last error stands below",
+    "forbidden": "a token asked for what it may not do",
+    "internal": "a fault of the server's; its log holds the cause",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionLine:
+    """One function of late."""
+
+    name: str
+    version: int
+    task: str
+    members: int
+    goal_s: float
+    rows_per_s: float | None
+    waiting: int
+    rows_a_batch: float | None
+    p50_s: float | None
+    p99_s: float | None
+    errors: int
+    is_ready: bool
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its slowest requests miss its goal."""
+        return self.p99_s is not None and self.p99_s > self.goal_s
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorLine:
+    """Requests that came to nothing of late, by code, and what to do about it."""
+
+    code: str
+    requests: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """One worker. used_bytes, capacity_bytes: of its device; None where that is not known."""
+
+    name: str
+    state: str
+    device: str
+    device_name: str
+    models: int
+    used_bytes: int | None
+    capacity_bytes: int | None
+    link_use: float | None
+    restarts: int
+    last_error: str
+
+    @property
+    def used(self) -> float | None:
+        """The share of the memory."""
+        return self.used_bytes / self.capacity_bytes if self.used_bytes and self.capacity_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewView:
+    """The last `seconds`."""
+
+    seconds: float
+    rows_per_s: float | None
+    requests_per_s: float | None
+    waiting: int
+    rows_a_batch: float | None
+    p50_s: float | None
+    p99_s: float | None
+    refused: int
+    late: int
+    is_ready: bool
+    functions: tuple[FunctionLine, ...]
+    errors: tuple[ErrorLine, ...]
+    workers: tuple[WorkerLine, ...]
+
+
+def overview_of(
+    stretch: Stretch,
+    functions: Sequence[Function],
+    ready: Collection[str],
+    workers: Sequence[WorkerLine],
+    *,
+    sees_all: bool,
+) -> OverviewView:
+    """functions: that the caller sees, in their current version · ready: the names of those that answer.
+
+    sees_all: whether requests that named nothing served are shown too.
+    """
+    names = [each.name for each in functions]
+    total = stretch.of(names)
+    errors = dict(total.errors)
+    if sees_all:
+        for code, requests in stretch.unresolved.items():
+            errors[code] = errors.get(code, 0) + requests
+    return OverviewView(
+        stretch.seconds,
+        stretch.per_s(total.rows),
+        stretch.per_s(total.requests),
+        sum(stretch.waiting.get(name, 0) for name in names),
+        total.rows_a_batch,
+        total.quantile_s(0.5),
+        total.quantile_s(0.99),
+        sum(errors.get(code, 0) for code in REFUSED),
+        sum(errors.get(code, 0) for code in LATE),
+        bool(ready) and any(worker.state == "up" for worker in workers),
+        tuple(_line(each, stretch, each.name in ready) for each in functions),
+        tuple(
+            ErrorLine(code, requests, ERROR_HINTS.get(code, ""))
+            for code, requests in sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))
+        ),
+        tuple(workers),
+    )
+
+
+def worker_lines(statuses: Iterable[WorkerStatus], places: Iterable[Place]) -> list[WorkerLine]:
+    """Every worker, up or not."""
+    by_name = {place.worker: place for place in places}
+    lines = []
+    for status in statuses:
+        info = status.info if status.state == "up" else None
+        place = by_name.get(status.name)
+        lines.append(
+            WorkerLine(
+                status.name,
+                status.state,
+                info.device if info else "",
+                info.device_name if info else "",
+                len(place.held) if place else 0,
+                place.used_bytes if place else None,
+                (place.capacity_bytes or None) if place else None,
+                place.link_use if place else None,
+                status.restarts,
+                status.last_error,
+            )
+        )
+    return lines
+
+
+def _line(function: Function, stretch: Stretch, is_ready: bool) -> FunctionLine:
+    counts = stretch.functions.get(function.name, Counts())
+    return FunctionLine(
+        function.name,
+        function.version,
+        function.task.name,
+        len(function.members),
+        function.slo_ms / 1000,
+        stretch.per_s(counts.rows),
+        stretch.waiting.get(function.name, 0),
+        counts.rows_a_batch,
+        counts.quantile_s(0.5),
+        counts.quantile_s(0.99),
+        sum(counts.errors.values()),
+        is_ready,
+    )

@@ -1,0 +1,13 @@
+"""All pages; a new one adds its router here."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from server.dashboard import asset_routes, live_routes, overview
+
+__all__ = ["router"]
+
+router = APIRouter()
+for _page in (asset_routes, live_routes, overview):
+    router.include_router(_page.router)
