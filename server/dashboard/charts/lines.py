@@ -79,7 +79,7 @@ def line_chart(
         x_low, x_high = xs[0] - 30, xs[0] + 30
     x_scale = LinearScale(x_low, x_high, plot.left, plot.right)
     low, high = spread([*ys, *finite(goal.value for goal in goals)] + ([0.0] if from_zero else []))
-    y_scale = linear(low, high, plot.bottom, plot.top, binary=unit.binary)
+    y_scale = linear(low, high, plot.bottom, plot.top)
     lines = [
         _line(each, place, x_scale, y_scale, unit, style, links=len(series) <= _FEW)
         for place, each in enumerate(series)

@@ -114,11 +114,9 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def linear(
-    low: float, high: float, start: float, end: float, *, steps: int = 4, binary: bool = False
-) -> LinearScale:
+def linear(low: float, high: float, start: float, end: float, *, steps: int = 4) -> LinearScale:
     """A scale that ends at named values around `low` and `high`, about `steps` apart."""
-    step = _step((high - low) / steps, binary=binary)
+    step = _step((high - low) / steps)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last = max(last, first + 1)
     named = [round(number * step, 12) for number in range(first, last + 1)]
@@ -135,10 +133,6 @@ def time_ticks(low: float, high: float, most: int) -> list[float]:
     return [float(number * step) for number in range(first, math.floor(high / step) + 1)]
 
 
-def _step(least: float, *, binary: bool) -> float:
-    base = (
-        2.0 ** (10 * math.floor(math.log2(least) / 10)) if binary else 10.0 ** math.floor(math.log10(least))
-    )
-    if binary:
-        return next(base * 2.0**power for power in range(11) if base * 2.0**power >= least * 0.999)
+def _step(least: float) -> float:
+    base = 10.0 ** math.floor(math.log10(least))
     return next(base * nice for nice in _NICE if base * nice >= least * 0.999)

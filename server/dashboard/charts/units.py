@@ -22,19 +22,17 @@ __all__ = [
 ]
 
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """name: as it stands beside an axis. short: a value on an axis. whole: one in a table. binary: its steps
-    are powers of two.
-    """
+    """name: as it stands beside an axis. short: a value on an axis. whole: one in a table."""
 
     name: str
     short: Callable[[float], str]
     whole: Callable[[float], str]
-    binary: bool = False
 
     @property
     def beside(self) -> str:
@@ -66,23 +64,23 @@ def _grouped(value: float) -> str:
     if not math.isfinite(value):
         return _digits(value)
     if abs(value) < 1e15 and value == math.floor(value):
-        return f"{value:,.0f}"
-    return f"{value:,.2f}" if 1000 <= abs(value) < 1e15 else _digits(value, 4)
+        return f"{value:,.0f}".replace(",", _SPACE)
+    return f"{value:,.2f}".replace(",", _SPACE) if 1000 <= abs(value) < 1e15 else _digits(value, 4)
 
 
 def _bytes(value: float) -> str:
-    for factor, name in _BINARY:
+    for factor, name in _BYTES:
         if abs(value) >= factor:
-            return f"{_digits(value / factor)} {name}"
-    return f"{_digits(value)} B"
+            return f"{_digits(value / factor)}{_SPACE}{name}"
+    return f"{_digits(value)}{_SPACE}B"
 
 
 def _percent(value: float) -> str:
-    return f"{_digits(100 * value)} %"
+    return f"{_digits(100 * value)}{_SPACE}%"
 
 
 def _percent_whole(value: float) -> str:
-    return f"{100 * value:.2f} %"
+    return f"{100 * value:.2f}{_SPACE}%"
 
 
 NUMBER = Unit("", _thousands, _grouped)
@@ -91,7 +89,7 @@ ROWS = Unit("rows", _thousands, _grouped)
 ROWS_PER_S = Unit("rows/s", _thousands, _grouped)
 SECONDS = Unit("s", _thousands, _grouped)
 MILLISECONDS = Unit("ms", _thousands, _grouped)
-BYTES = Unit("bytes", _bytes, _bytes, binary=True)
+BYTES = Unit("bytes", _bytes, _bytes)
 PERCENT = Unit("%", _percent, _percent_whole)
 
 

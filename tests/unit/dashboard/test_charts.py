@@ -127,15 +127,14 @@ def test_many_lines_are_drawn_without_legend_and_links():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "binary", "expected"),
+    ("low", "high", "expected"),
     [
-        (0.0, 87.0, False, [0, 25, 50, 75, 100]),
-        (0.0, 1.0, False, [0, 0.25, 0.5, 0.75, 1]),
-        (0.0, 3 * 2**30, True, [0, 2**30, 2 * 2**30, 3 * 2**30]),
+        (0.0, 87.0, [0, 25, 50, 75, 100]),
+        (0.0, 1.0, [0, 0.25, 0.5, 0.75, 1]),
     ],
 )
-def test_an_axis_has_round_values(low, high, binary, expected):
-    assert list(linear(low, high, 0, 1, binary=binary).ticks()) == expected
+def test_an_axis_has_round_values(low, high, expected):
+    assert list(linear(low, high, 0, 1).ticks()) == expected
 
 
 def test_equal_values_lie_within_an_axis():
@@ -159,8 +158,8 @@ def test_powers_of_ten_lie_equally_far_apart():
     [
         (units.NUMBER, 1234.0, "1.23k"),
         (units.NUMBER, 0.00025, "0.00025"),
-        (units.PERCENT, 0.934, "93.4 %"),
-        (units.BYTES, 3 * 2**20, "3 MiB"),
+        (units.PERCENT, 0.934, "93.4\u202f%"),
+        (units.BYTES, 3e6, "3\u202fMB"),
     ],
 )
 def test_an_axis_says_a_value_shortly(unit, value, text):
