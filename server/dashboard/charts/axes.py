@@ -19,7 +19,7 @@ def upright(plot: Plot, scale: Scale, text: Callable[[float], str], unit: str) -
         y = scale(value)
         marks.append(node("line", x1=plot.left, x2=plot.right, y1=y, y2=y, class_="grid"))
         marks.append(node("text", text(value), x=plot.left - 5, y=y + 3.5, text_anchor="end"))
-    marks.append(node("text", unit, x=2, y=plot.top - 7, class_="unit"))
+    marks.append(node("text", unit, x=2, y=plot.top - 10, class_="unit"))
     return node("g", *marks, class_="axis")
 
 
@@ -30,7 +30,7 @@ def across(plot: Plot, places: Iterable[tuple[float, str]], unit: str) -> Elemen
         anchor = "end" if x > plot.right - 14 else "middle"
         marks.append(node("line", x1=x, x2=x, y1=plot.bottom, y2=plot.bottom + 3, class_="base"))
         marks.append(node("text", text, x=x, y=plot.bottom + 14, text_anchor=anchor))
-    marks.append(node("text", unit, x=plot.right, y=plot.top - 7, text_anchor="end", class_="unit"))
+    marks.append(node("text", unit, x=plot.right, y=plot.top - 10, text_anchor="end", class_="unit"))
     return node("g", *marks, class_="axis")
 
 

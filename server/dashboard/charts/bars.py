@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from markupsafe import Markup
 
 from server.dashboard.charts.axes import across, nothing, upright
-from server.dashboard.charts.figure import SMALL, Plot, Size, colour, figure, picture, table
+from server.dashboard.charts.figure import EMPTY, SMALL, Plot, Size, colour, figure, picture, table
 from server.dashboard.charts.markup import classes, node, shortened, titled
 from server.dashboard.charts.scales import finite, is_drawn, linear
 from server.dashboard.charts.units import COUNT, NUMBER, Unit
@@ -74,10 +74,11 @@ def histogram(
 
     goal: in the unit of the bounds: what lies above it is marked.
     """
-    size, plot = SMALL, Plot.within(SMALL)
     counts = [count if is_drawn(count) else 0.0 for count in counts]
     names = _between(bounds, x_unit)[: len(counts)]
     kept = _without_empty_ends(counts)
+    size = SMALL if kept else EMPTY
+    plot = Plot.within(size)
     total = sum(counts)
     y_scale = linear(0.0, max([*counts, 0.0]) or 1.0, plot.bottom, plot.top)
     columns: list[Element] = []

@@ -10,7 +10,19 @@ from markupsafe import Markup
 
 from server.dashboard.charts.markup import classes, node, rendered
 
-__all__ = ["COLOURS", "MOST_LISTED", "SMALL", "WIDE", "Plot", "Size", "colour", "figure", "picture", "table"]
+__all__ = [
+    "COLOURS",
+    "EMPTY",
+    "MOST_LISTED",
+    "SMALL",
+    "WIDE",
+    "Plot",
+    "Size",
+    "colour",
+    "figure",
+    "picture",
+    "table",
+]
 
 COLOURS = 8  # that the style sheet has for series
 MOST_LISTED = 60  # rows of the table behind a chart
@@ -28,6 +40,7 @@ class Size:
 
 
 SMALL = Size(400, 200)
+EMPTY = Size(400, 70)
 WIDE = Size(880, 260, is_wide=True)
 
 
@@ -42,7 +55,7 @@ class Plot:
 
     @classmethod
     def within(
-        cls, size: Size, *, left: float = 46, top: float = 18, right: float = 10, bottom: float = 20
+        cls, size: Size, *, left: float = 46, top: float = 22, right: float = 10, bottom: float = 20
     ) -> Plot:
         """What is left of a picture."""
         return cls(left, top, size.width - right, size.height - bottom)

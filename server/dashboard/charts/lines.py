@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from server.dashboard.charts.axes import across, nothing, upright
 from server.dashboard.charts.figure import (
+    EMPTY,
     MOST_LISTED,
     SMALL,
     Plot,
@@ -69,10 +70,11 @@ def line_chart(
 
     A line of more points than the picture has places keeps the least and the greatest of each place.
     """
-    plot = Plot.within(size)
     xs = finite(x for each in series for x, _ in each.points)
     ys = finite(y for each in series for _, y in each.points)
     is_empty = not xs or not ys
+    size = EMPTY if is_empty else size
+    plot = Plot.within(size)
     of_time = x_axis == "time"
     x_low, x_high = spread(xs)
     if of_time and len(set(xs)) == 1:

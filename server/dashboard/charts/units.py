@@ -23,6 +23,7 @@ __all__ = [
 
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_LAST_S = 253_402_300_800.0  # the year 10000
 _SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 
@@ -96,9 +97,16 @@ PERCENT = Unit("%", _percent, _percent_whole)
 def utc_time(unix_s: float, span_s: float = 0.0) -> str:
     """A moment as an axis shows it: with seconds in a span of minutes, with the day in one of days."""
     form = "%H:%M:%S" if 0 < span_s < 600 else "%H:%M" if span_s <= 172_800 else "%d %b"
-    return datetime.fromtimestamp(unix_s, UTC).strftime(form)
+    return _at(unix_s, form)
 
 
 def utc_moment(unix_s: float) -> str:
     """A moment in full."""
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return _at(unix_s, "%Y-%m-%d %H:%M:%S")
+
+
+def _at(unix_s: float, form: str) -> str:
+    """A dash for what no calendar has."""
+    if not 0 <= unix_s < _LAST_S:
+        return "–"
+    return datetime.fromtimestamp(unix_s, UTC).strftime(form)

@@ -12,9 +12,13 @@ from markupsafe import Markup
 
 from server.dashboard.charts import units
 from server.dashboard.charts.bars import Bar, bar_chart, histogram
+from server.dashboard.charts.confusion import MOST_CLASSES, OTHERS, confusion_table, folded
 from server.dashboard.charts.figure import MOST_LISTED
 from server.dashboard.charts.lines import Goal, Series, line_chart, thinned
+from server.dashboard.charts.parallel import Line, axis_of, parallel_coordinates
+from server.dashboard.charts.reliability import bins_of, expected_calibration_error, reliability_chart
 from server.dashboard.charts.scales import LogScale, linear, spread, time_ticks
+from server.dashboard.charts.timeline import Lane, Moment, Span, timeline
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -45,6 +49,21 @@ def _all_charts(name: str, values: list[float]) -> list[Markup]:
         ),
         bar_chart(name, [Bar(name, value, href="?" + name) for value in values], units.PERCENT, note=name),
         histogram(name, [1.0, 10.0], values[:3], units.SECONDS, goal=1.0, note=name),
+        timeline(
+            name,
+            [Lane(name, name, [Span(value, None, name)], [Moment(value, "load", name)]) for value in values],
+            0.0,
+            100.0,
+            note=name,
+        ),
+        parallel_coordinates(
+            name,
+            [axis_of(name, [*values, name]), axis_of("score", values)],
+            [Line(name, {name: value, "score": value}, value, href="?" + name) for value in values],
+            note=name,
+        ),
+        confusion_table(name, [name, "b"], {(name, "b"): 3, ("b", name): 1}, lambda *cell: "?".join(cell)),
+        reliability_chart(name, bins_of([(value, True) for value in values])),
     ]
 
 
@@ -71,7 +90,7 @@ def test_whatever_is_drawn_is_well_formed(name, values):
 )
 def test_no_value_breaks_a_chart(values):
     for chart in _all_charts("values", values):
-        for element in _svg(chart).iter():
+        for element in fromstring(chart).iter():
             for attribute in ("x", "y", "cx", "cy", "width", "height", "d"):
                 assert not {"nan", "inf"} & set(
                     (element.get(attribute) or "").lower().replace("l", " ").split()
@@ -164,3 +183,62 @@ def test_powers_of_ten_lie_equally_far_apart():
 )
 def test_an_axis_says_a_value_shortly(unit, value, text):
     assert unit.short(value) == text
+
+
+def test_a_lane_of_the_timeline_shows_what_was_there_and_what_happened():
+    lane = Lane("cpu-0", "food/1", [Span(None, 50.0, "resident")], [Moment(50.0, "eviction", "made room")])
+    chart = timeline("Loads", [lane], 0.0, 100.0)
+    drawn = [element.get("class") for element in _svg(chart).iter()]
+    assert "bar" in drawn
+    assert "moment eviction" in drawn
+    assert "made room" in chart
+
+
+def test_an_axis_of_trials_fits_what_was_tried():
+    assert axis_of("rate", [1e-4, 1e-2, None]).is_log
+    assert axis_of("flip", [0, 1, 1]).categories == ("0", "1")
+    assert axis_of("optimizer", ["sgd", "adam"]).categories == ("adam", "sgd")
+    assert not axis_of("shift", [0.0, 0.03, 0.1]).is_log
+    axis = axis_of("mixed", [math.nan, math.inf])
+    assert (axis.low, axis.high, axis.value(math.nan)) == (0.0, 1.0, None)
+
+
+def test_the_best_fifth_of_the_trials_is_marked():
+    axes = [axis_of("a", [0.1, 0.9]), axis_of("score", [0.0, 1.0])]
+    lines = [Line(f"trial {n}", {"a": n / 10, "score": n / 10}, n / 10) for n in range(10)]
+    grades = [element.get("class") for element in _svg(parallel_coordinates("Trials", axes, lines)).iter()]
+    assert grades.count("series g4") == 2
+    assert grades.count("series g0") == 2
+
+
+def test_a_trial_without_a_score_is_drawn_apart():
+    axes = [axis_of("a", [0.1, 0.9]), axis_of("score", [0.0, 1.0])]
+    chart = parallel_coordinates("Trials", axes, [Line("trial 0", {"a": 0.5})])
+    assert "series none" in [element.get("class") for element in _svg(chart).iter()]
+
+
+def test_a_cell_of_the_confusions_leads_to_its_rows_and_an_empty_one_nowhere():
+    chart = confusion_table(
+        "Confusion", ["a", "b"], {("a", "b"): 3}, lambda truth, answer: f"?{truth}{answer}"
+    )
+    assert [element.get("href") for element in fromstring(chart).iter("a")] == ["?ab"]
+
+
+def test_of_many_classes_the_least_confused_stand_together():
+    labels = [f"class {n}" for n in range(100)]
+    counts = {(label, label): 5 for label in labels} | {("class 7", "class 9"): 4}
+    shown, told, behind = folded(labels, counts)
+    assert len(shown) == MOST_CLASSES
+    assert shown[-1] == OTHERS
+    assert {"class 7", "class 9"} <= set(shown)
+    assert sum(told.values()) == sum(counts.values())
+    assert len(behind) == 100 - MOST_CLASSES + 1
+    chart = confusion_table("Confusion", labels, counts, lambda truth, answer: truth + answer)
+    assert not any(OTHERS in (element.get("href") or "") for element in fromstring(chart).iter("a"))
+
+
+def test_confidences_that_are_true_have_no_calibration_error():
+    bins = bins_of([(0.75, True), (0.75, True), (0.75, True), (0.75, False), (math.nan, True)])
+    assert [each.rows for each in bins] == [4]
+    assert expected_calibration_error(bins) == pytest.approx(0.0)
+    assert expected_calibration_error([]) is None
