@@ -1,0 +1,68 @@
+"""A server with something on every page: functions that answer, a job that was really trained, wrong rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+from PIL import Image
+
+import ml_udf.duckdb
+from tests.inference_server import InferenceServer
+from tests.models import hashing_model
+from tests.training_data import CLASSES, draw_photos
+from tests.waiting import wait_for_job
+
+__all__ = ["DATASET", "FOOD", "REVIEW", "furnish", "greenish_jpeg"]
+
+FOOD = "udf_food"  # of photos, of two models, at its second version
+REVIEW = "udf_review"  # of texts, of known answers
+DATASET = "food"
+_MISLABELLED = 4  # rows whose photo shows the other class: what a confusion matrix has beside its diagonal
+_JOB_S = 600.0
+
+
+def furnish(server: InferenceServer, photos: Path, *, token: str | None = None) -> int:
+    """Fill a server that may read below `photos`; answers the training job's number."""
+    labelled = [
+        (path, CLASSES[1 - CLASSES.index(label)] if number < _MISLABELLED else label)
+        for number, (path, label) in enumerate(draw_photos(photos))
+    ]
+    server.deploy(hashing_model(server.home.parent / "models", "review"), REVIEW)
+    with _connected(server, token) as db:
+        db.execute("CREATE TABLE labelled (image_path VARCHAR, label VARCHAR)")
+        db.executemany("INSERT INTO labelled VALUES (?, ?)", labelled)
+        db.execute(
+            f"SELECT ml_udf.create_dataset('{DATASET}', 'SELECT image_path, label FROM labelled',"
+            " target => 'label', key => 'image_path')"
+        ).fetchall()
+        ((job,),) = db.execute(
+            f"SELECT ml_udf.train('{DATASET}', task => 'image-classification',"
+            " models => ['resnet', 'squeezenet'], budget => '8 epochs', max_epochs => 2, size => 32)"
+        ).fetchall()
+        wait_for_job(lambda query: db.execute(query).fetchall()[0][0], int(job), _JOB_S)
+        for choose in ("best", "ensemble"):
+            db.execute(f"SELECT ml_udf.deploy('{FOOD}', job => {job}, choose => '{choose}')").fetchall()
+        db.execute(f"SELECT {FOOD}(image_path) FROM labelled").fetchall()
+        db.execute(f"SELECT {REVIEW}(label) FROM labelled").fetchall()
+    return int(job)
+
+
+@contextlib.contextmanager
+def _connected(server: InferenceServer, token: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
+    db = duckdb.connect()
+    options = {} if token is None else {"token": token}
+    registration = ml_udf.duckdb.register(db, server.url, **options)
+    try:
+        yield db
+    finally:
+        registration.close()
+        db.close()
+
+
+def greenish_jpeg(file: Path) -> Path:
+    """A photo of one's own: what a model of the dataset calls `b`."""
+    Image.new("RGB", (320, 240), (40, 200, 45)).save(file, "JPEG", quality=90)
+    return file
