@@ -73,7 +73,7 @@ class Access:
 
     def _caller(self, head: RequestHead, rule: Rule, path: str, address: str, changes: bool) -> Caller:
         if self._tokens.is_open:
-            self._check_page(head)
+            self._check_page(head, changes)
             return Caller("", address)
         if rule.scope == "open" and not rule.is_page:
             return Caller("", address, frozenset())
@@ -104,13 +104,18 @@ class Access:
         _check_scope(rule, session.caller)
         raise AssertionError("unreachable")
 
-    def _check_page(self, head: RequestHead) -> None:
+    def _check_page(self, head: RequestHead, changes: bool) -> None:
         """A browser lets any page post to loopback, and names the page's host; a name that is made to point
         to loopback for a while makes the page's own host of it. Programs send no Origin, and say loopback.
+
+        A page behind another port of this machine is somebody else's too: it may look, and a browser shows
+        it nothing of the reply.
         """
         origin = head.headers.get(b"origin")
-        if origin is not None and not self._is_own(_host_of(_PAGE, origin)):
+        if origin is not None and not self._is_own(page := _host_of(_PAGE, origin)):
             raise Forbidden("web pages of other hosts may not call a server without a token")
+        if changes and origin is not None and page not in self._hosts and not _is_same_origin(head):
+            raise Forbidden("web pages of other ports may only look at a server without a token")
         host = head.headers.get(b"host")
         if host is not None and not self._is_own(_host_of(_AUTHORITY, host)):
             raise Forbidden(

@@ -10,6 +10,7 @@ import duckdb
 from PIL import Image
 
 import ml_udf.duckdb
+from ml_udf.client import Client
 from tests.inference_server import InferenceServer
 from tests.models import hashing_model
 from tests.training_data import CLASSES, draw_photos
@@ -30,7 +31,10 @@ def furnish(server: InferenceServer, photos: Path, *, token: str | None = None) 
         (path, CLASSES[1 - CLASSES.index(label)] if number < _MISLABELLED else label)
         for number, (path, label) in enumerate(draw_photos(photos))
     ]
-    server.deploy(hashing_model(server.home.parent / "models", "review"), REVIEW)
+    review = hashing_model(server.home.parent / "models", "review")
+    with contextlib.closing(Client(server.url, token=token)) as client:
+        client.post("/register", {"directory": str(review)})
+        client.put(f"/v1/functions/{REVIEW}", {"models": ["review"]})
     with _connected(server, token) as db:
         db.execute("CREATE TABLE labelled (image_path VARCHAR, label VARCHAR)")
         db.executemany("INSERT INTO labelled VALUES (?, ?)", labelled)
@@ -53,8 +57,7 @@ def furnish(server: InferenceServer, photos: Path, *, token: str | None = None) 
 @contextlib.contextmanager
 def _connected(server: InferenceServer, token: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
     db = duckdb.connect()
-    options = {} if token is None else {"token": token}
-    registration = ml_udf.duckdb.register(db, server.url, **options)
+    registration = ml_udf.duckdb.register(db, server.url, token=token)
     try:
         yield db
     finally:

@@ -114,8 +114,6 @@ def test_health_needs_no_token_and_everything_else_does(guarded: InferenceServer
     for method, path in [
         ("GET", "/v2"),
         ("GET", "/metrics"),
-        ("GET", "/docs"),
-        ("GET", "/openapi.json"),
         ("POST", INFER),
         ("POST", "/register"),
         ("PUT", "/v1/functions/f"),
@@ -124,6 +122,9 @@ def test_health_needs_no_token_and_everything_else_does(guarded: InferenceServer
         reply = call(guarded.port, method, path)
         assert (path, reply.status, reply.error.partition(":")[0]) == (path, 401, "unauthorized")
         assert reply.headers["www-authenticate"] == "Bearer"
+    for path in ("/docs", "/openapi.json"):
+        reply = call(guarded.port, "GET", path)
+        assert (path, reply.status, reply.headers["location"]) == (path, 303, f"login?next={path[1:]}")
 
 
 @pytest.mark.parametrize(
@@ -135,12 +136,18 @@ def test_another_token_is_refused(guarded: InferenceServer, sent: str) -> None:
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:8080", 200), ("http://localhost", 200)],
+    [
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("http://127.0.0.1:{port}", 200),
+        ("http://127.0.0.1:1{port}", 403),
+        ("http://localhost", 403),
+    ],
 )
-def test_pages_of_other_hosts_may_not_call_a_server_without_a_token(
+def test_pages_of_other_origins_may_not_call_a_server_without_a_token(
     strict: InferenceServer, origin: str, status: int
 ) -> None:
-    headers = {"Origin": origin, "Content-Type": "text/plain"}
+    headers = {"Origin": origin.format(port=strict.port), "Content-Type": "text/plain"}
     assert call(strict.port, "POST", INFER, infer_body("x"), headers).status == status
 
 
