@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.chromium import CHROMIUM, chromium
+from tests.browser.kitchen import Kitchen, kitchen_in
 from tests.browser.watch import DESK, Look, Watch, new_context, watched
 
 
@@ -21,6 +22,14 @@ def browser() -> Iterator[Browser]:
         warnings.warn(reason, stacklevel=1)
         pytest.skip(reason)
     with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def kitchen(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Kitchen]:
+    """A server without a token, with something on every page. For tests that only look."""
+    folder = tmp_path_factory.mktemp("kitchen")
+    with kitchen_in(folder) as running:
         yield running
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -11,29 +12,51 @@ from PIL import Image
 
 import ml_udf.duckdb
 from ml_udf.client import Client
-from tests.inference_server import InferenceServer
+from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.training_data import CLASSES, draw_photos
 from tests.waiting import wait_for_job
 
-__all__ = ["DATASET", "FOOD", "REVIEW", "furnish", "greenish_jpeg"]
+__all__ = ["DATASET", "FOOD", "REVIEW", "Kitchen", "greenish_jpeg", "kitchen_in"]
 
-FOOD = "udf_food"  # of photos, of two models, at its second version
+FOOD = "udf_food"  # of photos, at its second version
 REVIEW = "udf_review"  # of texts, of known answers
 DATASET = "food"
 _MISLABELLED = 4  # rows whose photo shows the other class: what a confusion matrix has beside its diagonal
-_JOB_S = 600.0
+_JOB_S = 900.0
 
 
-def furnish(server: InferenceServer, photos: Path, *, token: str | None = None) -> int:
-    """Fill a server that may read below `photos`; answers the training job's number."""
+@dataclass(frozen=True, slots=True)
+class Kitchen:
+    """job: of training. photos: where models may read. token: an admin's; None = none is needed."""
+
+    server: InferenceServer
+    photos: Path
+    job: int
+    token: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Without a slash at its end."""
+        return self.server.url
+
+
+@contextlib.contextmanager
+def kitchen_in(folder: Path, *, token: str | None = None, flags: Sequence[str] = ()) -> Iterator[Kitchen]:
+    """It runs for the length of a `with` block, on what it keeps in the folder."""
+    photos = folder / "photos"
+    with inference_server(folder / "home", media_roots=[photos], flags=flags) as server:
+        yield Kitchen(server, photos, _furnish(server, folder, photos, token), token)
+
+
+def _furnish(server: InferenceServer, folder: Path, photos: Path, token: str | None) -> int:
+    """Answers the training job's number."""
     labelled = [
         (path, CLASSES[1 - CLASSES.index(label)] if number < _MISLABELLED else label)
         for number, (path, label) in enumerate(draw_photos(photos))
     ]
-    review = hashing_model(server.home.parent / "models", "review")
     with contextlib.closing(Client(server.url, token=token)) as client:
-        client.post("/register", {"directory": str(review)})
+        client.post("/register", {"directory": str(hashing_model(folder / "models", "review"))})
         client.put(f"/v1/functions/{REVIEW}", {"models": ["review"]})
     with _connected(server, token) as db:
         db.execute("CREATE TABLE labelled (image_path VARCHAR, label VARCHAR)")

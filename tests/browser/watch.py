@@ -58,7 +58,9 @@ class Watch:
         self.page = page
         self.faults: list[str] = []
         self.requested: list[str] = []
+        self.asked: list[str] = []  # questions of dialogs that were meant
         self._meant: list[tuple[re.Pattern[str], int]] = []
+        self._says_yes = False
         page.on("pageerror", lambda error: self.faults.append(f"page error: {error}"))
         page.on("crash", lambda _: self.faults.append("the page crashed"))
         page.on("console", self._said)
@@ -74,6 +76,10 @@ class Watch:
         """
         self._meant.append((re.compile(path), status))
 
+    def say_yes(self) -> None:
+        """From now on, what the page asks is meant, and answered with yes."""
+        self._says_yes = True
+
     def check(self) -> None:
         """Raises AssertionError with all that went wrong."""
         assert self.faults == []
@@ -87,6 +93,10 @@ class Watch:
         self.faults.append(f"console {message.type}: {message.text} ({url})")
 
     def _opened(self, dialog: Dialog) -> None:
+        if self._says_yes and dialog.type == "confirm":
+            self.asked.append(dialog.message)
+            dialog.accept()
+            return
         self.faults.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
