@@ -136,6 +136,9 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/"): _page("read"),
     ("GET", "/live"): _page("read"),
     ("GET", "/live/overview"): _page("read"),
+    ("GET", "/models"): _page("read"),
+    ("GET", "/live/models"): _page("read"),
+    ("GET", "/models/{name}"): _page("read"),
 }
 
 _MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}

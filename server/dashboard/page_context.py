@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from starlette.responses import HTMLResponse
 
-from server.access.caller import NOBODY, Caller
-from server.catalog.functions import Function
+from server.access.caller import NOBODY, Caller, Kind
+from server.catalog.functions import Function, ModelVersion
 from server.dashboard.dashboard import Dashboard
 from server.dashboard.navigation import NAVIGATION
 from server.dashboard.security import PAGE_HEADERS
@@ -67,6 +67,14 @@ class Page:
     def functions(self) -> list[Function]:
         """The functions that the caller sees, by name, in their current versions."""
         return [served[-1] for served in self.services.catalog.functions()]
+
+    def models(self) -> list[ModelVersion]:
+        """The model versions that the caller sees, by name and version."""
+        return [model for model in self.services.catalog.models() if self.sees("model", model.name)]
+
+    def sees(self, kind: Kind, name: str) -> bool:
+        """Whether a thing exists for the caller."""
+        return self.caller.is_admin or self.caller.grants.reach(kind, name)
 
     def seen_from(self, base: str) -> Page:
         """The same for parts of a page that stands elsewhere: their links start from there."""

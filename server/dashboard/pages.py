@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.dashboard import asset_routes, live_routes, overview
+from server.dashboard import asset_routes, live_routes, models, overview
 
 __all__ = ["router"]
 
 router = APIRouter()
-for _page in (asset_routes, live_routes, overview):
+for _page in (asset_routes, live_routes, overview, models):
     router.include_router(_page.router)

@@ -93,6 +93,15 @@ class LatencyModel:
         kinds = self._kinds.items()
         return [kind for name, kind in kinds if name.partition("|")[2] == bucket and kind.is_known]
 
+    def learned(self) -> dict[tuple[str, str], list[tuple[int, float]]]:
+        """By kind of device and shape of rows, where that is known: seconds at the sizes that ran, rising."""
+        return {
+            (device, bucket): [(rows, kind.typical_s(rows)) for rows in sorted(kind._shape)]
+            for name, kind in self._kinds.items()
+            for device, _, bucket in [name.partition("|")]
+            if kind.is_known
+        }
+
     def observe(self, rows: int, seconds: float) -> None:
         """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been."""
         if rows < 1 or not 0 < seconds < math.inf:

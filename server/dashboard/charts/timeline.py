@@ -15,7 +15,9 @@ from server.dashboard.charts.markup import classes, node, shortened, titled
 from server.dashboard.charts.scales import LinearScale, is_drawn, spread, time_ticks
 from server.dashboard.charts.units import utc_moment, utc_time
 
-__all__ = ["Lane", "Moment", "Span", "timeline"]
+__all__ = ["Lane", "Moment", "MomentKind", "Span", "timeline"]
+
+MomentKind = Literal["load", "eviction", "failed"]
 
 _LANE = 20  # height of one
 _MOST = 30  # lanes
@@ -36,7 +38,7 @@ class Moment:
     """Something that happened. kind: a class of the style sheet."""
 
     at_s: float
-    kind: Literal["load", "eviction", "failed"]
+    kind: MomentKind
     told: str
 
 
@@ -53,8 +55,8 @@ class Lane:
 def timeline(title: str, lanes: Sequence[Lane], from_s: float, to_s: float, *, note: str = "") -> Markup:
     """Lanes in the order given, a group in one colour; those that have no room stand in the table."""
     shown = lanes[:_MOST]
-    size = Size(WIDE.width, max(2, len(shown)) * _LANE + 44, is_wide=True)
-    plot = Plot.within(size, left=210, top=16, right=12, bottom=24)
+    size = Size(WIDE.width, max(2, len(shown)) * _LANE + 54, is_wide=True)
+    plot = Plot.within(size, left=210, top=26, right=12, bottom=24)
     low, high = spread([from_s, to_s])
     scale = LinearScale(low, high, plot.left, plot.right)
     groups = list(dict.fromkeys(lane.group for lane in shown))
