@@ -3,14 +3,20 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The demo and a server need less than the tests do; who has it all has that too.
+DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-decisions bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-decisions bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before packages postgres foreign clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
 
-demo: $(READY) packages ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
+# What pip and apt bring comes at the same time. Modules are compiled once, by the first process that imports them.
+demo: export PYTHONDONTWRITEBYTECODE :=
+demo: ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
+	@$(MAKE) --no-print-directory --jobs=2 $(DEMO_READY) postgres
 	$(BIN)/python -m examples.foodlog.demo
 
 # Modules are compiled once, and not again by each process that a test starts.
@@ -37,7 +43,7 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-serve: $(READY) ## Serve the demo's home folder on http://127.0.0.1:8080
+serve: $(DEMO_READY) ## Serve the demo's home folder on http://127.0.0.1:8080
 	$(BIN)/ml-udf serve --home .demo/home --media-root .demo/images
 
 bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-row forms
@@ -131,17 +137,29 @@ bench-gpu: $(READY) ## A worker on a CUDA device: batches, graphs, precisions, l
 bench-before: $(READY) packages ## bench-sql, -ensemble and servers here and at BASE=<commit>, side by side
 	$(BIN)/python -m tests.benchmarks.before --base $(or $(BASE),HEAD~1)
 
-# The stamp is newer than pyproject.toml when the environment holds what it asks for.
-$(READY): pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "installing python3-venv"; apt-get update -q && apt-get install -y -q --no-install-recommends python3.11-venv; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+# A stamp is newer than pyproject.toml when the environment holds what it asks for. pip would compile every module
+# on one core: the tests' are compiled on all (some packages bring templates that are no Python), the demo's as
+# they are imported.
+$(READY): pyproject.toml | $(BIN)/python
+	$(INSTALL) '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
+$(VENV)/.ready-demo: pyproject.toml | $(BIN)/python
+	$(INSTALL) '.[all]'
+	touch $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "installing python3-venv"; apt-get update -q && apt-get install -y -q --no-install-recommends python3.11-venv; }
+	$(PYTHON) -m venv $(VENV)
+
 # PostgreSQL with PL/Python, and Chromium; where one cannot be installed, what needs it says so and the rest goes on.
-packages:
+packages: | $(BIN)/python # which may itself need apt
 	@sh .ci/packages
+
+postgres: | $(BIN)/python
+	@sh .ci/packages postgres pgvector
 
 # A server that is not ours, in an environment of its own, for the tests that call one.
 foreign: .build/mlserver/.ready .build/triton/.tried
