@@ -2,6 +2,7 @@
 
     MlUdfError
     ├── ServerUnreachable        08001  nothing answers at the endpoint
+    ├── TlsFailed                08001  the two sides do not trust each other, or one speaks plain text
     ├── ConnectionLost           08006  the connection broke, or answers are not protocol
     ├── Unauthorized             28000  the token is missing or wrong
     ├── Forbidden                28000  the token is known, and may not do that
@@ -60,6 +61,7 @@ __all__ = [
     "RemoteUnavailable",
     "ServerFault",
     "ServerUnreachable",
+    "TlsFailed",
     "Unauthorized",
     "UnknownColumn",
     "UnknownFunction",
@@ -110,6 +112,14 @@ class ServerUnreachable(MlUdfError):
     sqlstate = "08001"
     retryable = True
     usual_hint = "start the server (ml-udf serve) or check the url; ml-udf doctor tests each link"
+
+
+class TlsFailed(MlUdfError):
+    """No TLS: one side's certificate is not trusted by the other, or one side speaks plain text."""
+
+    code = "tls_failed"
+    sqlstate = "08001"
+    usual_hint = "the message says which side's certificate is at fault; docs/tls.md has the whole set-up"
 
 
 class ConnectionLost(MlUdfError):

@@ -103,6 +103,8 @@ class _How:
     token: str | None = field(repr=False)
     allow_plain: bool
     sslrootcert: str | None
+    sslcert: str | None
+    sslkey: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class TrainingJob:
     token: str | None = field(default=None, repr=False)
     allow_plain: bool = False
     sslrootcert: str | None = None
+    sslcert: str | None = None
+    sslkey: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,8 @@ class Query:
     token: str | None = field(default=None, repr=False)
     allow_plain: bool = False
     sslrootcert: str | None = None
+    sslcert: str | None = None
+    sslkey: str | None = None
     combine: str = ""
 
 
@@ -185,12 +191,14 @@ class Train:
         token: str | None = None,
         allow_plain: bool = False,
         sslrootcert: str | None = None,
+        sslcert: str | None = None,
+        sslkey: str | None = None,
     ) -> None:
         self._name = name
         self._data = data
         self._task = task
         self._hyper = hyper or HyperConf()
-        self._how = _How(endpoint, token, allow_plain, sslrootcert)
+        self._how = _How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey)
 
     def run(self) -> TrainingJob:
         """Send the dataset and begin; returns once the job runs. Raises the errors of `ml_udf.errors`."""
@@ -238,6 +246,8 @@ def register(
     token: str | None = None,
     allow_plain: bool = False,
     sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
 ) -> Registered:
     """Register a fitted scikit-learn estimator, or pipeline, as the next version of the model `name`.
 
@@ -249,7 +259,9 @@ def register(
     from ml_udf.estimator import convert
 
     found = convert(estimator, sample, classes=classes, bound=bound)
-    with contextlib.closing(_client(_How(endpoint, token, allow_plain, sslrootcert))) as client:
+    with contextlib.closing(
+        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
+    ) as client:
         told = register_model(client, {**found.manifest, "name": name}, lambda _: found.content)
     return Registered(str(told["name"]), int(told["version"]), str(told["task"]), found.difference)
 
@@ -325,6 +337,8 @@ class Inference:
             job.token,
             job.allow_plain,
             job.sslrootcert,
+            job.sslcert,
+            job.sslkey,
             told.get("combine") or "",
         )
 
@@ -391,7 +405,14 @@ def _calls(how: _How | TrainingJob) -> Iterator[TrainingCalls]:
 
 
 def _client(how: _How | TrainingJob | Query) -> Client:
-    return Client(how.endpoint, token=how.token, allow_plain=how.allow_plain, sslrootcert=how.sslrootcert)
+    return Client(
+        how.endpoint,
+        token=how.token,
+        allow_plain=how.allow_plain,
+        sslrootcert=how.sslrootcert,
+        sslcert=how.sslcert,
+        sslkey=how.sslkey,
+    )
 
 
 def _parts(data: Images) -> Iterator[bytes]:

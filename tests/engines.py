@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import duckdb
@@ -14,8 +15,10 @@ import pytest
 
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.errors import MlUdfError
 
 FUNCTIONS = ("udf_text", "udf_photo", "udf_slow", "udf_features")
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _SQLSTATE = re.compile(r"\[([0-9A-Z]{5}) \w+\]")
 
 
@@ -53,9 +56,16 @@ class Engine(Protocol):
 class DuckDb:
     name = "duckdb"
 
-    def __init__(self, endpoint: str, functions: Sequence[str] = FUNCTIONS) -> None:
+    def __init__(
+        self, endpoint: str, functions: Sequence[str] = FUNCTIONS, options: Mapping[str, str] = NO_OPTIONS
+    ) -> None:
         self._con = duckdb.connect()
-        self._registration = ml_udf.duckdb.register(self._con, endpoint, functions=functions)
+        try:
+            self._registration = ml_udf.duckdb.register(
+                self._con, endpoint, functions=functions, **_of_register(options)
+            )
+        except MlUdfError as error:
+            raise SqlError(error.sqlstate, error.report()) from error
         self._warnings = warnings.catch_warnings(record=True)
         self._caught = self._warnings.__enter__()
         warnings.simplefilter("always")
@@ -93,16 +103,29 @@ class DuckDb:
 class Postgres:
     """A session with the batching module, or one that calls row by row as if it were not there."""
 
-    def __init__(self, dsn: str, endpoint: str, functions: Sequence[str], *, batching: bool) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        endpoint: str,
+        functions: Sequence[str],
+        options: Mapping[str, str] = NO_OPTIONS,
+        *,
+        batching: bool,
+    ) -> None:
         self.name = "postgres" if batching else "postgres-by-row"
         self._con = psycopg.connect(dsn, autocommit=True)
         self._notices: list[str] = []
         self._con.add_notice_handler(lambda notice: self._notices.append(_told(notice)))
         self._con.execute("DROP SERVER IF EXISTS ml_udf CASCADE")
-        self._con.execute(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{endpoint}')")
+        listed = {"url": endpoint, **options}
+        token = listed.pop("token", None)
+        written = ", ".join(f"{name} '{value}'" for name, value in listed.items())
+        self.query(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS ({written})")
+        if token is not None:
+            self.query(f"CREATE USER MAPPING FOR PUBLIC SERVER ml_udf OPTIONS (token '{token}')")
         for function in functions:
-            self._con.execute("SELECT ml_udf.drop_function(%s, if_exists => true)", [function])
-            self._con.execute("SELECT ml_udf.create_function(%s)", [function])
+            self.query(f"SELECT ml_udf.drop_function('{function}', if_exists => true)")
+            self.query(f"SELECT ml_udf.create_function('{function}')")
         self._batching = batching
         self.reset()
 
@@ -136,11 +159,18 @@ class Postgres:
 
 
 def make_engine(
-    name: str, endpoint: str, request: pytest.FixtureRequest, functions: Sequence[str] = FUNCTIONS
+    name: str,
+    endpoint: str,
+    request: pytest.FixtureRequest,
+    functions: Sequence[str] = FUNCTIONS,
+    options: Mapping[str, str] = NO_OPTIONS,
 ) -> Engine:
-    """functions: of the endpoint, to be called by their names."""
+    """functions: of the endpoint, to be called by their names.
+
+    options: of the server, as PostgreSQL has them, and the token of its mapping. Raises `SqlError`.
+    """
     if name == "duckdb":
-        return DuckDb(endpoint, functions)
+        return DuckDb(endpoint, functions, options)
     cluster: Sandbox = request.getfixturevalue("cluster")
     installed = cluster.installed
     if endpoint.startswith("local:") and installed is not None and installed.local_path is None:
@@ -148,7 +178,11 @@ def make_engine(
     if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
         cluster.sql("CREATE DATABASE contract")
         cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
-    return Postgres(cluster.dsn("contract"), endpoint, functions, batching=name == "postgres")
+    return Postgres(cluster.dsn("contract"), endpoint, functions, options, batching=name == "postgres")
+
+
+def _of_register(options: Mapping[str, str]) -> dict[str, Any]:
+    return {name: value == "true" if name == "allow_plain" else value for name, value in options.items()}
 
 
 def _told(diagnostic: psycopg.errors.Diagnostic) -> str:

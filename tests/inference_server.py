@@ -25,6 +25,7 @@ class InferenceServer:
     """`python -m server` on loopback with a home folder; `stop` ends it and its workers.
 
     tree: a folder with another commit's code, which it runs instead of this one's.
+    connect: of `Client`, how it is reached: the token, the files of TLS.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class InferenceServer:
         media_roots: Sequence[Path] = (),
         flags: Sequence[str] = (),
         tree: Path | None = None,
+        connect: Mapping[str, Any] | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self._tree = tree
+        self._connect = dict(connect or {})
         self._flags = [*flags, *(f"--media-root={root}" for root in media_roots)]
         self._log = (home / "server.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,7 +49,8 @@ class InferenceServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "https" if "sslrootcert" in self._connect else "http"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -87,7 +91,7 @@ class InferenceServer:
 
     def client(self) -> contextlib.closing[Client]:
         """One of its own, for a `with` block."""
-        return contextlib.closing(Client(self.url))
+        return contextlib.closing(Client(self.url, **self._connect))
 
     def deploy(self, model: Path, function: str | None = None, **options: object) -> None:
         """Register a model folder; deploy it as `function` (or just register it)."""
@@ -137,6 +141,10 @@ class InferenceServer:
         assert self._process is not None
         return self._process.wait(within_s)
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
     def stop(self) -> None:
         """End it as an operator would."""
         process, self._process = self._process, None
@@ -149,12 +157,17 @@ class InferenceServer:
                 process.wait()
 
 
-def database_group() -> str:
-    """The group of the user that the tests' PostgreSQL runs as."""
+def database_user() -> str:
+    """The user that the tests' PostgreSQL runs as."""
     for name in ("postgres", "nobody") if os.getuid() == 0 else ():
         with contextlib.suppress(KeyError):
-            return grp.getgrgid(pwd.getpwnam(name).pw_gid).gr_name
-    return grp.getgrgid(os.getgid()).gr_name
+            return pwd.getpwnam(name).pw_name
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def database_group() -> str:
+    """The group of that user."""
+    return grp.getgrgid(pwd.getpwnam(database_user()).pw_gid).gr_name
 
 
 @contextlib.contextmanager
@@ -164,9 +177,10 @@ def inference_server(
     media_roots: Sequence[Path] = (),
     flags: Sequence[str] = (),
     tree: Path | None = None,
+    connect: Mapping[str, Any] | None = None,
 ) -> Iterator[InferenceServer]:
     """A server for the length of a `with` block."""
-    server = InferenceServer(home, media_roots=media_roots, flags=flags, tree=tree)
+    server = InferenceServer(home, media_roots=media_roots, flags=flags, tree=tree, connect=connect)
     try:
         yield server
     finally:

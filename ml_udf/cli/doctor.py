@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, check_dsn, console, token_of
+from ml_udf.cli.console import check_dsn, console
 from ml_udf.cli.findings import Finding, failed, found, noted, show
 from ml_udf.cli.pg_doctor import check_cluster, check_installation
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client, Options, Prediction
 from ml_udf.errors import Forbidden, InputError, MlUdfError, Unauthorized, UnknownFunction
 
@@ -27,14 +28,13 @@ _EXTRAS = {
 _PROBE = "ml-udf-doctor-probe"
 
 
+@asks_a_server
 def doctor(
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
     postgres: Annotated[
         str | None, typer.Option(metavar="DSN", help="a database whose extension is to be checked too")
     ] = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Check every link between SQL and the model, and say what to mend.
 
@@ -44,10 +44,7 @@ def doctor(
     broken = 0
     sections: list[tuple[str, Iterator[Finding]]] = [
         ("This Python", _check_packages()),
-        (
-            f"The endpoint {endpoint}",
-            _check_endpoint(endpoint, token_of(token_file), allow_plain, sslrootcert),
-        ),
+        (f"The endpoint {server.endpoint}", _check_endpoint(server)),
         ("PostgreSQL on this machine", check_installation()),
     ]
     if postgres is not None:
@@ -75,11 +72,9 @@ def _check_packages() -> Iterator[Finding]:
             yield found(f"{extra}: {', '.join(versions)}")
 
 
-def _check_endpoint(
-    endpoint: str, token: str | None, allow_plain: bool, sslrootcert: str | None
-) -> Iterator[Finding]:
+def _check_endpoint(server: ServerOptions) -> Iterator[Finding]:
     try:
-        client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+        client = server.client()
     except MlUdfError as error:
         yield failed(error.message, error.hint)
         return

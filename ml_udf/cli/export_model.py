@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.cli.console import console, fail
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 
 __all__ = ["export_model"]
 
 _LOCAL = "local:"
 
 
+@asks_a_server
 def export_model(
     model: Annotated[str, typer.Argument(help="a registered model: NAME, or NAME/VERSION")],
     folder: Annotated[Path, typer.Argument(help="folder to be made")],
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Write a model as ONNX, what was trained here too; run on the server's host, which has its files.
 
@@ -32,10 +32,10 @@ def export_model(
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'ml_udf[worker,import]'")
     name, _, version = model.partition("/")
-    if endpoint.startswith(_LOCAL):
-        stored = _in_home(Path(endpoint.removeprefix(_LOCAL).partition("?")[0]), name, version)
+    if server.endpoint.startswith(_LOCAL):
+        stored = _in_home(Path(server.endpoint.removeprefix(_LOCAL).partition("?")[0]), name, version)
     else:
-        with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+        with server.asking() as client:
             models = client.get("/v1/models")["models"]
         found = [each for each in models if each["name"] == name and version in ("", str(each["version"]))]
         if not found:

@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.cli.console import console, fail
 from ml_udf.cli.import_remote import is_url, manifest_of, metadata_of, name_of
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.cli.try_model import show_answers
 from ml_udf.client import Client
 from ml_udf.registration import register_model
@@ -28,6 +29,7 @@ _SHOWN_CLASSES = 5
 _TRIED = {"row": "'[…]'", "text": "'…'"}  # by the form of its rows; of pictures, files
 
 
+@asks_a_server
 def import_model(
     place: Annotated[
         str | None,
@@ -94,10 +96,8 @@ def import_model(
             help="show what it answers to this, here, before it is registered; repeated",
         ),
     ] = None,
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Register a model that was made elsewhere. What was guessed is shown; it is compared with its source.
 
@@ -125,7 +125,7 @@ def import_model(
         elsewhere = manifest_of(url, name or name_of(url, remote_model), wishes, remote, metadata)
         _show(elsewhere, ())
         if not dry_run:
-            with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+            with server.asking() as client:
                 reply = registered(client, elsewhere, Path())
                 client.post(f"/v2/repository/models/{reply['name']}/load", {})  # it is asked from there, too
             _say_registered(reply, elsewhere)
@@ -157,11 +157,11 @@ def import_model(
                 f"as its source: {told.rows} rows differ by {told.difference:.2g}, and {told.bound:g} may be"
             )
         if tries:
-            with asking(f"local:{quote(home)}?device=cpu", None, False, None) as client:
+            with ServerOptions(f"local:{quote(home)}?device=cpu").asking() as client:
                 show_answers(client, _TRIED_MODEL, tries, _SHOWN_CLASSES)
         if dry_run:
             return
-        with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+        with server.asking() as client:
             reply = registered(client, content, folder)
     _say_registered(reply, content)
 

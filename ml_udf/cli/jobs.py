@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.cli.console import console, fail
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.training import TrainingCalls
 
 __all__ = ["jobs", "watch_jobs"]
@@ -17,6 +18,7 @@ __all__ = ["jobs", "watch_jobs"]
 _TRIALS_SHOWN = 8
 
 
+@asks_a_server
 def jobs(
     job: Annotated[int | None, typer.Argument(help="a job's number; all jobs when left out")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="follow it until it ends (or all)")] = False,
@@ -27,17 +29,15 @@ def jobs(
         str | None,
         typer.Option("--extend", help="go on with an ended job: so much in all, '20 minutes', '400 epochs'"),
     ] = None,
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Show the training jobs of a server: how far they are, and the best that they have found."""
     asked = {"cancel": cancel, "pause": pause, "resume": resume, "extend": extend is not None}
     verbs = [verb for verb, is_asked in asked.items() if is_asked]
     if verbs and (job is None or len(verbs) > 1):
         fail(f"--{verbs[0]} needs a job, and no other verb", f"ml-udf jobs 3 --{verbs[0]}")
-    with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+    with server.asking() as client:
         calls = TrainingCalls(client)
         if job is not None:
             _tell(calls, job, verbs, extend)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.cli.console import console, fail
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client
 
 __all__ = ["residency"]
@@ -16,21 +17,20 @@ __all__ = ["residency"]
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
+@asks_a_server
 def residency(
     events: Annotated[int, typer.Option("--events", "-n", min=0, help="so many of the last moves")] = 10,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="go on until Ctrl-C")] = False,
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Show where a server's models are: on which device, in the host's memory, and what moved and why."""
-    if endpoint.startswith("local:"):
+    if server.endpoint.startswith("local:"):
         fail(
             "local: holds models in the process that asks for rows, and this command asks for none",
             "there: SELECT * FROM ml_udf.residency",
         )
-    with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+    with server.asking() as client:
         if watch:
             _watch(client, events)
         else:

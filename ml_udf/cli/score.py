@@ -12,16 +12,12 @@ from typing import Annotated
 import typer
 
 from ml_udf.cli.console import (
-    ALLOW_PLAIN,
-    ENDPOINT,
     INTERRUPTED,
-    SSLROOTCERT,
-    TOKEN_FILE,
     check_dsn,
     console,
     fail,
-    token_of,
 )
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
@@ -44,6 +40,7 @@ class OnError(StrEnum):
     NULL = "null"
 
 
+@asks_a_server
 def score(
     table: Annotated[str, typer.Argument(help="table or view, as SQL writes it")],
     function: Annotated[str, typer.Argument(help="function, or model, of the inference server")],
@@ -75,10 +72,8 @@ def score(
     patience: Annotated[
         float, typer.Option(help="seconds for which a server that does not answer is waited for")
     ] = PATIENCE_S,
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Store a function's answers for all rows of a table that have none yet. Run again, it goes on.
 
@@ -103,8 +98,7 @@ def score(
             version=version,
             patience_s=patience,
         )
-        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
-        with contextlib.closing(made) as client, _bar() as show:
+        with contextlib.closing(server.client()) as client, _bar() as show:
             if postgres is not None:
                 so_far = _on_postgres(postgres, client, request, show)
             else:

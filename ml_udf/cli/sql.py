@@ -11,15 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from ml_udf.cli.console import (
-    ALLOW_PLAIN,
-    ENDPOINT,
     INTERRUPTED,
-    SSLROOTCERT,
-    TOKEN_FILE,
     console,
     fail,
-    token_of,
 )
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.errors import MlUdfError
 
 __all__ = ["sql"]
@@ -33,18 +29,17 @@ class Format(StrEnum):
     JSON = "json"
 
 
+@asks_a_server
 def sql(
     query: Annotated[str | None, typer.Argument(help="SQL; read from standard input when left out")] = None,
     database: Annotated[str, typer.Option("--database", "-d", help="a DuckDB file")] = ":memory:",
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="how rows are printed")] = Format.TABLE,
     max_rows: Annotated[int, typer.Option(help="rows that a table shows at most")] = 40,
     on_error: Annotated[
         str, typer.Option(help="error: a faulty row fails; null: it is NULL, counted")
     ] = "error",
+    *,
+    server: ServerOptions,
 ) -> None:
     """Run SQL on DuckDB with the functions of an inference server.
 
@@ -63,12 +58,7 @@ def sql(
         options = Options().overridden({"on_error": on_error})
         con = duckdb.connect(database)
         registration = ml_udf.duckdb.register(
-            con,
-            endpoint,
-            token=token_of(token_file),
-            options=options,
-            allow_plain=allow_plain,
-            sslrootcert=sslrootcert,
+            con, server.endpoint, token=server.token, options=options, **server.security
         )
     except MlUdfError as error:
         fail(error.message, error.hint)

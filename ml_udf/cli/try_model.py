@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.cli.console import console, fail
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
 from ml_udf.oip import InferRequest, RequestedOutput, Tensor, encode_request
@@ -21,22 +22,21 @@ _LOAD_S = 120.0
 _SHOWN_NUMBERS = 6
 
 
+@asks_a_server
 def try_model(
     model: Annotated[str, typer.Argument(help="a model, or a function, of the inference server")],
     inputs: Annotated[
         list[str], typer.Argument(help="pictures' files; texts; or rows as JSON arrays", metavar="FILE…")
     ],
     top: Annotated[int, typer.Option(help="classes shown of each", min=1)] = 5,
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
-    allow_plain: ALLOW_PLAIN = False,
-    sslrootcert: SSLROOTCERT = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Show what a model answers for some files, texts or rows.
 
     ml-udf try squeezenet china.jpg flower.jpg
     """
-    with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+    with server.asking() as client:
         show_answers(client, model, inputs, top)
 
 

@@ -52,11 +52,13 @@ class Client:
         transport: Transport | None = None,
         allow_plain: bool = False,
         sslrootcert: str | None = None,
+        sslcert: str | None = None,
+        sslkey: str | None = None,
     ) -> None:
-        """allow_plain, sslrootcert: see `ml_udf.client.transport.HttpTransport`."""
+        """allow_plain, sslrootcert, sslcert, sslkey: see `ml_udf.client.transport.HttpTransport`."""
         self.endpoint = endpoint
         self._transport = transport or _transport(
-            endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert
+            endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert, sslcert=sslcert, sslkey=sslkey
         )
         self._request_pool = RequestPool()
         self._server: ServerInfo | None = None
@@ -322,12 +324,12 @@ class Client:
         return answers, batches
 
 
-def _transport(endpoint: str, token: str | None, *, allow_plain: bool, sslrootcert: str | None) -> Transport:
+def _transport(endpoint: str, token: str | None, *, allow_plain: bool, **files: str | None) -> Transport:
     if endpoint.startswith("local:"):
         from ml_udf.local import LocalTransport  # its neighbours are there only where it was asked for
 
         return LocalTransport(endpoint)
-    return HttpTransport(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+    return HttpTransport(endpoint, token=token, allow_plain=allow_plain, **files)
 
 
 def _with_json(method: str, path: str, body: dict[str, Any]) -> HttpRequest:

@@ -3,8 +3,9 @@
 Owns HTTP/1.1 over kept-alive connections. Knows no tensors, no functions, no retries. `local:` endpoints
 (`ml_udf.local`) and tests bring other implementations of `Transport`.
 
-Every failure below the protocol leaves here as one of four errors:
+Every failure below the protocol leaves here as one of five errors:
     connect() refused, no route, no such host        → ServerUnreachable   nothing was sent
+    a certificate not trusted, no TLS over there     → TlsFailed           nothing was read
     broken or not HTTP after the connection stood    → ConnectionLost
     no answer within `timeout_s`                     → DeadlineExceeded
     `abort` set meanwhile                            → Cancelled
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from ml_udf.client.tls import ClientTls, failure_of, is_alert
 from ml_udf.errors import BadOption, Cancelled, ConnectionLost, DeadlineExceeded, ServerUnreachable
 
 __all__ = ["Abort", "HttpRequest", "HttpResponse", "HttpTransport", "Transport"]
@@ -122,11 +124,15 @@ class HttpTransport:
         token: str | None = None,
         allow_plain: bool = False,
         sslrootcert: str | None = None,
+        sslcert: str | None = None,
+        sslkey: str | None = None,
     ) -> None:
         """Raises `BadOption` for an endpoint that is none, or may not be used like this.
 
         allow_plain  whether http:// may leave this machine: all between can read token and rows
         sslrootcert  file of the authorities (PEM) that may vouch for the server; None = those of this machine
+        sslcert      file of the certificate (PEM) that a server sees that wants one of its clients
+        sslkey       file of its private key, readable by this user alone; None = in sslcert, too
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -145,11 +151,12 @@ class HttpTransport:
         if parts.scheme == "http" and not (allow_plain or _is_loopback(parts.hostname)):
             raise BadOption(
                 f"{parts.scheme}://{parts.hostname} would carry token and rows over the network in the clear",
-                hint="use https://, or set allow_plain where the network is trusted",
+                hint="use https:// (sslrootcert names the file of an authority of your own), or set"
+                " allow_plain to true where the network is trusted",
             )
         self._host, self._prefix = parts.hostname, parts.path.rstrip("/")
         self._port = port or (443 if parts.scheme == "https" else 80)
-        self._tls = _tls(parts.scheme, sslrootcert)
+        self._tls = _tls(parts.scheme, sslrootcert=sslrootcert, sslcert=sslcert, sslkey=sslkey)
         self._shown = f"{parts.scheme}://{parts.hostname}:{self._port}{self._prefix}"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._idle: deque[http.client.HTTPConnection] = deque()
@@ -177,23 +184,14 @@ class HttpTransport:
             raise self._too_late(timeout_s)
         wait_s = min(left_s, CONNECT_TIMEOUT_S)
         connection = (
-            http.client.HTTPSConnection(self._host, self._port, timeout=wait_s, context=self._tls)
+            http.client.HTTPSConnection(self._host, self._port, timeout=wait_s, context=self._tls.context())
             if self._tls
             else http.client.HTTPConnection(self._host, self._port, timeout=wait_s)
         )
         try:
             connection.connect()
-        except ssl.SSLCertVerificationError as exc:
-            raise ServerUnreachable(
-                f"the certificate of {self._shown} is not trusted: {exc.verify_message}",
-                hint="sslrootcert names the file of the authorities (PEM) that may vouch for it; the url's"
-                " host has to be one of the certificate's names",
-            ) from exc
         except ssl.SSLError as exc:
-            raise ServerUnreachable(
-                f"TLS with {self._shown} failed: {_reason(exc)}",
-                hint="does it serve https (ml-udf serve --tls-cert)? where it does not, write http://",
-            ) from exc
+            raise failure_of(self._shown, exc) from exc
         except (OSError, UnicodeError) as exc:
             raise ServerUnreachable(f"nothing answers at {self._shown}: {_reason(exc)}") from exc
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -226,6 +224,8 @@ class HttpTransport:
         except (OSError, http.client.HTTPException) as exc:
             if abort:
                 raise Cancelled("the call was cancelled") from exc
+            if isinstance(exc, ssl.SSLError) and is_alert(exc):
+                raise failure_of(self._shown, exc) from exc
             raise ConnectionLost(
                 f"the connection to {self._shown} broke: {_reason(exc)}",
                 hint="see the server's log; is it an Open Inference Protocol server?"
@@ -320,17 +320,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _tls(scheme: str, sslrootcert: str | None) -> ssl.SSLContext | None:
-    if scheme != "https":
-        if sslrootcert is not None:
-            raise BadOption("sslrootcert is for https:// endpoints alone")
-        return None
-    try:
-        return ssl.create_default_context(cafile=sslrootcert)
-    except OSError as exc:  # ssl.SSLError too: no certificate in it
-        raise BadOption(
-            f"sslrootcert {sslrootcert!r} cannot be read as certificates (PEM): {_reason(exc)}"
-        ) from exc
+def _tls(scheme: str, **files: str | None) -> ClientTls | None:
+    if scheme == "https":
+        return ClientTls(**files)
+    given = [option for option, file in files.items() if file is not None]
+    if given:
+        raise BadOption(f"{given[0]} is for https:// endpoints alone")
+    return None
 
 
 def _reason(exc: Exception) -> str:

@@ -49,6 +49,8 @@ def register(
     options: Options | None = None,
     allow_plain: bool = False,
     sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
 ) -> Registration:
     """Make a server's functions SQL functions of `con`; what an earlier call registered is replaced.
 
@@ -58,6 +60,8 @@ def register(
     options     defaults of every call; `SET VARIABLE ml_udf_on_error = 'null'` and its like go before them
     allow_plain whether http:// may leave this machine, where all between can read token and rows
     sslrootcert file of the authorities (PEM) that may vouch for the server; None = those of this machine
+    sslcert     file of the certificate (PEM) that a server sees that wants one of its clients
+    sslkey      file of its private key, readable by this user alone; None = in sslcert, too
 
     Every connection of the same database (`con.cursor()`, a thread's own, the reader of a view) knows them;
     the others call with the options of here, and a pause of 0.3 s ends what counts as one statement.
@@ -69,7 +73,14 @@ def register(
             raise BadOption(
                 "options is no Options", hint="from ml_udf.client import Options; options=Options(slo_ms=200)"
             )
-        client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+        client = Client(
+            endpoint,
+            token=token,
+            allow_plain=allow_plain,
+            sslrootcert=sslrootcert,
+            sslcert=sslcert,
+            sslkey=sslkey,
+        )
         return Registration(con, client, functions, options or Options())
     except MlUdfError as error:
         raise error.with_traceback(None) from None  # it says all: the frames below are ours

@@ -71,6 +71,8 @@ def score_table(
     token: str | None = None,
     allow_plain: bool = False,
     sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
     options: Options | None = None,
     rescore: str | None = None,
     on_progress: Callable[[ScoreProgress], None] = lambda _: None,
@@ -84,7 +86,14 @@ def score_table(
     """
     how["key"] = tuple(how.get("key", ()))
     request = ScoreRequest(relation, function, input, rescore=rescore_of(rescore), **how)
-    made = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+    made = Client(
+        endpoint,
+        token=token,
+        allow_plain=allow_plain,
+        sslrootcert=sslrootcert,
+        sslcert=sslcert,
+        sslkey=sslkey,
+    )
     with contextlib.closing(made) as client:
         return score_connection(con, client, request, options or Options(), on_progress=on_progress)
 

@@ -29,7 +29,8 @@ __all__ = ["Bound", "Endpoints"]
 _MAX_CLIENTS = 8
 _FOREIGN_SERVER = 1417  # the catalogs' own oids, fixed since the catalogs exist
 _USER_MAPPING = 1418
-_ALLOWED = {_FOREIGN_SERVER: ("url", "allow_plain", "sslrootcert"), _USER_MAPPING: ("token",)}
+_FILES = ("sslrootcert", "sslcert", "sslkey")
+_ALLOWED = {_FOREIGN_SERVER: ("url", "allow_plain", *_FILES), _USER_MAPPING: ("token",)}
 _WHAT = {_FOREIGN_SERVER: "a server", _USER_MAPPING: "a user mapping"}
 
 # A role's own mapping goes before PUBLIC's, which has umuser 0.
@@ -65,6 +66,8 @@ class _Endpoint:
     token: str | None = field(repr=False)
     allow_plain: bool
     sslrootcert: str | None
+    sslcert: str | None
+    sslkey: str | None
 
     @classmethod
     def of(cls, options: Mapping[str, str], token: str | None) -> _Endpoint:
@@ -72,11 +75,18 @@ class _Endpoint:
         plain = options.get("allow_plain", "false").lower()
         if plain not in ("true", "false"):
             raise BadOption(f"allow_plain is true or false, not {plain!r}")
-        return cls(options.get("url", ""), token, plain == "true", options.get("sslrootcert"))
+        return cls(options.get("url", ""), token, plain == "true", *map(options.get, _FILES))
 
     def connected(self) -> Client:
         """A client; nothing is sent yet. Raises `BadOption`."""
-        return Client(self.url, token=self.token, allow_plain=self.allow_plain, sslrootcert=self.sslrootcert)
+        return Client(
+            self.url,
+            token=self.token,
+            allow_plain=self.allow_plain,
+            sslrootcert=self.sslrootcert,
+            sslcert=self.sslcert,
+            sslkey=self.sslkey,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +208,11 @@ class Endpoints:
             )
         is_local = url.startswith("local:")
         row = self._spi.row(_RIGHTS)
-        if (is_local or endpoint.sslrootcert is not None) and not (row and row["reads_files"]):
+        reads_files = is_local or any(name in options for name in _FILES)
+        if reads_files and not (row and row["reads_files"]):
             raise PostgresError(
                 "42501",
-                "local: endpoints and sslrootcert read files on the database's host",
+                "local: endpoints, sslrootcert, sslcert and sslkey read files on the database's host",
                 hint="only superusers and members of pg_read_server_files may create them",
             )
         if is_local:

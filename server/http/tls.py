@@ -118,24 +118,27 @@ class _Context(ssl.SSLContext):
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *given: Any, **how: Any) -> Any:  # noqa: ANN401  # as ssl's own
         self.sslobject_class = _Telling
         made = super().wrap_bio(incoming, outgoing, *given, **how)
-        made.outgoing = outgoing  # type: ignore[attr-defined]  # a `_Telling`
+        made.incoming, made.outgoing = incoming, outgoing  # type: ignore[attr-defined]  # a `_Telling`
         return made
 
 
 class _Telling(ssl.SSLObject):
     """An event loop closes a connection whose handshake failed, and drops what was to be sent: the alert.
 
-    So the failure waits for one more turn: the loop sends what there is, and the client, which has read why,
-    closes. One that does not is closed at the end of the time that a handshake has.
+    So the failure is not said: the loop sends what there is, the client reads why, and closes. One that does
+    not is closed at the end of the time that a handshake has; what it sends meanwhile is dropped. Closed at
+    once, its own bytes under way would take the alert back.
     """
 
+    incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
-    _failure: ssl.SSLError | None = None
+    _has_failed = False
 
     def do_handshake(self) -> None:
         """As `ssl.SSLObject.do_handshake`."""
-        if self._failure is not None:
-            raise self._failure
+        if self._has_failed:
+            self.incoming.read()
+            raise ssl.SSLWantReadError
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -146,8 +149,8 @@ class _Telling(ssl.SSLObject):
                 self.outgoing.write(_PLAIN_REPLY)
             if not self.outgoing.pending:
                 raise
-            self._failure = error
-            raise ssl.SSLWantReadError("the alert leaves first") from error
+            self._has_failed = True
+            raise ssl.SSLWantReadError from error
 
 
 def _load_key(context: ssl.SSLContext, files: TlsFiles) -> bool:

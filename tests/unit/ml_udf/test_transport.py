@@ -21,7 +21,7 @@ from ml_udf.errors import (
     DeadlineExceeded,
     InputTooLarge,
     MlUdfError,
-    ServerUnreachable,
+    TlsFailed,
 )
 from ml_udf.training import TrainingCalls
 
@@ -309,7 +309,7 @@ def test_a_server_is_believed_by_the_authority_that_was_named_alone(certificate:
     url = f"https://127.0.0.1:{listener.getsockname()[1]}"
     with contextlib.closing(Client(url, token="t", sslrootcert=str(certificate))) as client:
         assert client.get("/v2") == {}
-    with contextlib.closing(Client(url, token="t")) as client, pytest.raises(ServerUnreachable) as caught:
+    with contextlib.closing(Client(url, token="t")) as client, pytest.raises(TlsFailed) as caught:
         client.get("/v2")
     assert "certificate" in caught.value.message
     assert "sslrootcert" in caught.value.hint
@@ -327,7 +327,7 @@ def test_a_server_without_tls_that_is_called_by_https_is_said_to_be_one() -> Non
 
         threading.Thread(target=answer, daemon=True).start()
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        with contextlib.closing(Client(url, token="t")) as client, pytest.raises(ServerUnreachable) as caught:
+        with contextlib.closing(Client(url, token="t")) as client, pytest.raises(TlsFailed) as caught:
             client.get("/v2")
-    assert caught.value.message.startswith(f"TLS with {url} failed")
+    assert caught.value.message == f"TLS with {url} failed: what answers does not speak it"
     assert "write http://" in caught.value.hint
