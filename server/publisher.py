@@ -25,7 +25,7 @@ from server.serving.learned_state import with_feedback
 from server.store.artifacts import Artifacts
 from server.store.backbones import check_backbone
 from server.store.manifest import check_name, model_from_manifest
-from server.store.repository import SERVED_DEPLOYMENTS, Repository
+from server.store.repository import SERVED_DEPLOYMENTS, Deployment, Repository
 from server.supervision import Tasks
 
 __all__ = ["Publisher", "fit_from"]
@@ -173,6 +173,10 @@ class Publisher:
             )
             self._tasks.once("spread", self._residency.spread(function.members), f"spread {name}")
             return function
+
+    async def deployments(self, name: str, limit: int) -> list[Deployment]:
+        """The last deployments of a function, served or not, the newest first."""
+        return await asyncio.to_thread(self._repository.deployments, name, limit)
 
     async def delete(self, name: str) -> None:
         """Serve a function no longer, in any version. Raises `UnknownFunction`."""

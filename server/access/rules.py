@@ -139,6 +139,11 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/models"): _page("read"),
     ("GET", "/live/models"): _page("read"),
     ("GET", "/models/{name}"): _page("read"),
+    ("GET", "/functions"): _page("read"),
+    ("GET", "/functions/{name}"): _page("read"),
+    ("POST", "/functions/{name}/try"): _page("infer"),
+    ("POST", "/functions/{name}/rollback"): _page("deploy"),
+    ("GET", "/sql"): _page("read"),
 }
 
 _MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from server.catalog.functions import Function
+from server.dashboard.error_hints import hint_of
 from server.observability.readings import Counts, Stretch
 from server.placement.places import Place
 from server.workers.pool import WorkerStatus
 
 __all__ = [
-    "ERROR_HINTS",
     "ErrorLine",
     "FunctionLine",
     "OverviewView",
@@ -20,24 +20,8 @@ __all__ = [
     "worker_lines",
 ]
 
-REFUSED = ("overloaded", "forbidden", "unauthorized")
-LATE = ("deadline_exceeded",)
-
-ERROR_HINTS: Mapping[str, str] = {
-    "overloaded": "more rows wait than may; send fewer at a time, or add workers",
-    "deadline_exceeded": "the deadline passed, or could not be kept; raise slo_ms, or ask fewer members",
-    "bad_option": "a request had an option that cannot be used; its message says which",
-    "unknown_function": "a name was asked for that is not served; see the list of functions",
-    "version_gone": "a statement asked for a version that is served no more; run it again",
-    "input_too_large": "a row or a request is over its limit: --max-input-bytes, --max-body-bytes",
-    "input_not_found": "a path names no file below a media root of the server's",
-    "input_not_allowed": "a path lies outside the media roots that the function may read",
-    "input_undecodable": "a file or a value is not what the function reads",
-    "remote_unavailable": "the endpoint of a model elsewhere cannot be asked",
-    "worker_lost": "a worker died twice under the same rows; its last error stands below",
-    "forbidden": "a token asked for what it may not do",
-    "internal": "a fault of the server's; its log holds the cause",
-}
+_REFUSED = ("overloaded", "forbidden", "unauthorized")
+_LATE = ("deadline_exceeded",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +122,12 @@ def overview_of(
         total.rows_a_batch,
         total.quantile_s(0.5),
         total.quantile_s(0.99),
-        sum(errors.get(code, 0) for code in REFUSED),
-        sum(errors.get(code, 0) for code in LATE),
+        sum(errors.get(code, 0) for code in _REFUSED),
+        sum(errors.get(code, 0) for code in _LATE),
         bool(ready) and any(worker.state == "up" for worker in workers),
         tuple(_line(each, stretch, each.name in ready) for each in functions),
         tuple(
-            ErrorLine(code, requests, ERROR_HINTS.get(code, ""))
+            ErrorLine(code, requests, hint_of(code))
             for code, requests in sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))
         ),
         tuple(workers),

@@ -16,9 +16,11 @@ from starlette.responses import HTMLResponse
 
 from server.access.caller import NOBODY, Caller, Kind
 from server.catalog.functions import Function, ModelVersion
+from server.catalog.jobs import Snapshot
 from server.dashboard.dashboard import Dashboard
 from server.dashboard.navigation import NAVIGATION
 from server.dashboard.security import PAGE_HEADERS
+from server.errors import UnknownFunction
 from server.services import Services
 
 __all__ = ["Page", "PageOf", "base_of", "page_of"]
@@ -46,6 +48,11 @@ class Page:
         return self.caller.may("deploy")
 
     @property
+    def may_infer(self) -> bool:
+        """Whether the page lets functions be tried."""
+        return self.caller.may("infer")
+
+    @property
     def may_train(self) -> bool:
         """Whether the page shows datasets, and what begins and ends jobs."""
         return self.caller.may("train")
@@ -66,7 +73,8 @@ class Page:
 
     def functions(self) -> list[Function]:
         """The functions that the caller sees, by name, in their current versions."""
-        return [served[-1] for served in self.services.catalog.functions()]
+        current = [served[-1] for served in self.services.catalog.functions()]
+        return [each for each in current if self.sees("function", each.name)]
 
     def models(self) -> list[ModelVersion]:
         """The model versions that the caller sees, by name and version."""
@@ -75,6 +83,29 @@ class Page:
     def sees(self, kind: Kind, name: str) -> bool:
         """Whether a thing exists for the caller."""
         return self.caller.is_admin or self.caller.grants.reach(kind, name)
+
+    def bare_models(self) -> list[Function]:
+        """The models that the caller sees as they answer by themselves, each in its newest version."""
+        newest = {each.name: each for each in self.services.catalog if each.bare}
+        return [each for each in newest.values() if self.sees("model", each.name)]
+
+    def function(self, name: str) -> Function:
+        """A function or model of that name, if the caller sees it. Raises `UnknownFunction`."""
+        found = self.services.catalog.versions(name)[-1]
+        if not self.sees("model" if found.bare else "function", name):
+            raise UnknownFunction(f"there is no function or model {name!r} here")
+        return found
+
+    async def datasets(self) -> list[Snapshot]:
+        """The datasets that the caller sees."""
+        return [each for each in await self.services.datasets.all() if self.sees("dataset", each.dataset)]
+
+    async def dataset(self, name: str) -> Snapshot:
+        """A dataset of that name, if the caller sees it. Raises `UnknownFunction`."""
+        found = await self.services.datasets.newest(name)
+        if not self.sees("dataset", name):
+            raise UnknownFunction(f"there is no dataset {name!r} here")
+        return found
 
     def seen_from(self, base: str) -> Page:
         """The same for parts of a page that stands elsewhere: their links start from there."""

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["ANSWER_MEMBERS", "BATCH_ROWS", "LATENCY_S", "Durations", "FunctionStats", "Histogram"]
+__all__ = ["ANSWER_MEMBERS", "BATCH_ROWS", "LATENCY_S", "OTHERS", "Durations", "FunctionStats", "Histogram"]
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 ANSWER_MEMBERS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0)
+
+OTHERS = "others"
+_MOST_CALLERS = 100  # that are counted apart
 
 
 class Histogram:
@@ -81,6 +84,13 @@ class FunctionStats:
     batch_rows: Histogram = field(default_factory=lambda: Histogram(BATCH_ROWS))
     answer_members: Histogram = field(default_factory=lambda: Histogram(ANSWER_MEMBERS))
     by_size: dict[int, BatchSizeStats] = field(default_factory=dict)
+    callers: Counter[str] = field(default_factory=Counter)  # answered rows, by who asked
+
+    def asked_by(self, caller: str, rows: int) -> None:
+        """Rows of a caller were answered."""
+        if caller not in self.callers and len(self.callers) >= _MOST_CALLERS:
+            caller = OTHERS
+        self.callers[caller] += rows
 
     def batch_done(self, rows: int, decode_s: float, forward_s: float, combine_s: float) -> None:
         """A batch came back."""

@@ -211,6 +211,18 @@ class Repository:
             )
             return [_deployment(row) for row in rows]
 
+    @retried
+    def deployments(self, function: str, limit: int) -> list[Deployment]:
+        """The last deployments of a function, served or not, the newest first."""
+        with Session(self._reading) as session:
+            rows = session.scalars(
+                select(DeploymentRow)
+                .where(DeploymentRow.function == function)
+                .order_by(DeploymentRow.version.desc())
+                .limit(limit)
+            )
+            return [_deployment(row) for row in rows]
+
     # ── rows to nouns ─────────────────────────────────────────────────────────────────────────────
 
     def _model(self, row: ModelVersionRow) -> ModelVersion:

@@ -1,6 +1,7 @@
 // What every page does once scripts run; without them it stays as it was sent.
 import { live } from "./live.js";
 import { localTimes } from "./times.js";
+import { tries } from "./try.js";
 
 const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
 
@@ -27,7 +28,7 @@ if (button !== null) {
 
 // <form data-confirm="Roll back?"> asks first.
 document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.confirm;
+  const question = event.target.getAttribute("data-confirm");
   if (question && !confirm(question)) event.preventDefault();
 });
 
@@ -49,3 +50,5 @@ document.addEventListener("click", async (event) => {
 if (document.body.dataset.live) {
   live(document.body.dataset.live, meta("run"), document.getElementById("link-state"));
 }
+
+for (const form of document.querySelectorAll("form[data-try]")) tries(form);

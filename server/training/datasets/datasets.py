@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_worker.wire.protocol import Inspect, Inspected
@@ -135,6 +136,21 @@ class Datasets:
                 filters=[("split", "=", "test")],
             )
             return list(zip(table["input"].to_pylist(), table["target"].to_pylist(), strict=True))
+
+        return await asyncio.to_thread(read)
+
+    async def test_row(self, snapshot: Snapshot, number: int) -> tuple[str, str] | None:
+        """(input, target) of one of a snapshot's test rows, counted from 0; None beyond the last."""
+
+        def read() -> tuple[str, str] | None:
+            left = number
+            with pq.ParquetFile(self._folder / snapshot.facts["file"]) as parquet:
+                for batch in parquet.iter_batches(columns=["input", "target", "split"]):
+                    found = batch.filter(pc.equal(batch["split"], "test"))
+                    if left < found.num_rows:
+                        return found["input"][left].as_py(), found["target"][left].as_py()
+                    left -= found.num_rows
+            return None
 
         return await asyncio.to_thread(read)
 

@@ -1,0 +1,257 @@
+"""`/functions` and `/functions/F`: what a function is made of, how it does, and a try of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import RedirectResponse
+
+from server.catalog.functions import Function
+from server.dashboard.function_view import (
+    FunctionView,
+    callers_of,
+    members_of,
+    sizes_of,
+    subsets_of,
+    versions_of,
+    why_of,
+)
+from server.dashboard.page_context import Page, PageOf
+from server.dashboard.page_route import PageRoute
+from server.dashboard.security import PAGE_HEADERS
+from server.dashboard.sql_view import of_function
+from server.dashboard.try_inputs import Asked, Takes, fields_of, from_form, from_row, takes
+from server.dashboard.try_view import TriedView, refused_view, tried_view
+from server.errors import BadOption, Forbidden, ServiceError
+from server.http.body import ClientGone
+from server.serving.calls import Call, Reply
+from server.training.recipes import recipe_for
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/functions", route_class=PageRoute, include_in_schema=False)
+
+_VERSIONS = 20
+_PATIENCE_S = 30.0
+_FIELDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class TryForm:
+    """What can be tried. datasets: names, with how many test rows each has"""
+
+    takes: Takes
+    fields: tuple[Any, ...]
+    text: str = ""
+    datasets: tuple[tuple[str, int], ...] = ()
+    dataset: str = ""
+    row: int = 0
+
+
+@router.get("")
+async def list_functions(page: PageOf) -> Response:
+    """Functions, and models that answer by themselves."""
+    return await page.reply(
+        "functions.html", functions=page.functions(), models=page.bare_models(), ready=_ready(page)
+    )
+
+
+@router.get("/{name}")
+async def show_function(page: PageOf, name: str) -> Response:
+    """The page."""
+    function = page.function(name)
+    return await _reply(page, function, None)
+
+
+@router.post("/{name}/try")
+async def try_function(page: PageOf, name: str, request: Request) -> Response:
+    """Ask it for one row. A script gets the answer alone, everybody else the page with it."""
+    function = page.function(name)
+    async with request.form(max_files=2, max_fields=_FIELDS) as form:
+        dataset = str(form.get("dataset", ""))
+        if form.get("pick") is not None and dataset:
+            asked = await _row_of(page, function, dataset, str(form.get("row", "")))
+        else:
+            asked = await from_form(function, form, page.services.settings.max_input_bytes)
+    try:
+        tried = await _tried(page, function, asked, request)
+    except ClientGone:
+        return Response(status_code=499)  # nobody reads it
+    if page.is_part:
+        # The script shows the photo from where it is.
+        bare = replace(tried, asked=replace(asked, row=b"", shown=""))
+        return await page.reply("try/answer.html", tried=bare, function=function)
+    return await _reply(page, function, tried, dataset=dataset)
+
+
+@router.post("/{name}/rollback")
+async def roll_back(page: PageOf, name: str) -> Response:
+    """Deploy what it was before."""
+    page.function(name)
+    await page.services.deployer.roll_back(name)
+    # Relative, for whatever prefix: the page of the function is beside this route's own path.
+    return RedirectResponse(f"../{name}#versions", 303, headers=dict(PAGE_HEADERS))
+
+
+async def _reply(page: Page, function: Function, tried: TriedView | None, dataset: str = "") -> Response:
+    return await page.reply(
+        "function.html",
+        view=await _view(page, function),
+        form=await _form(page, function, tried, dataset),
+        tried=tried,
+        function=function,
+        snippets=of_function(function),
+    )
+
+
+async def _view(page: Page, function: Function) -> FunctionView:
+    services = page.services
+
+    def latency_of(model: Any) -> Any:  # noqa: ANN401  # as `Latencies.of_rows` has it
+        return services.latencies.of_rows(model, function.form)
+
+    selection = services.selections.of(function)
+    plans = services.dispatcher.followed(function, function.form)
+    stats = services.metrics.of(function)
+    served = [each for each in services.catalog.versions(function.name) if each.bare == function.bare]
+    deployed = [] if function.bare else await services.publisher.deployments(function.name, _VERSIONS)
+    drift = [each for each in services.drift.latest if each.function == function.name]
+    only = None if page.sees_all else page.caller.key
+    return FunctionView(
+        function.name,
+        function.version,
+        function.task.name,
+        function.bare,
+        function.name in _ready(page, [function]),
+        _facts(function, selection.expected_accuracy),
+        function.classes,
+        why_of(function, selection, services.dispatcher.select_fault(function)),
+        "accuracy" if function.task.picks_one else function.task.worth,
+        members_of(function, plans, services.resident(), latency_of),
+        subsets_of(function),
+        versions_of(
+            [(each.version, each.spec.get("models", ()), each.deployed_at.timestamp()) for each in deployed],
+            served,
+        ),
+        sizes_of(
+            function,
+            stats,
+            latency_of,
+            lambda rows: services.dispatcher.saved_s(function, function.form, rows),
+        ),
+        callers_of(stats, only=only),
+        tuple(drift),
+    )
+
+
+def _facts(function: Function, expected: float | None) -> tuple[tuple[str, str], ...]:
+    facts = [
+        ("answers", function.task.name),
+        ("takes", ", ".join(function.forms)),
+        ("goal", f"{function.slo_ms:g} ms"),
+        ("largest batch", f"{function.max_batch} rows"),
+        ("batching", function.policy),
+    ]
+    if len(function.members) > 1:
+        facts.append(("combined by", function.combine))
+        select = function.select if isinstance(function.select, str) else ", ".join(function.select)
+        facts.append(("members chosen by", select))
+    if expected is not None:
+        facts.append(("expected to be right" if function.task.picks_one else "worth", f"{expected:.1%}"))
+    if function.min_confidence:
+        facts.append(("least confidence", f"{function.min_confidence:g}"))
+    if function.default is not None:
+        facts.append(("default", function.default))
+    if function.media_roots is not None:
+        facts.append(("media roots", ", ".join(function.media_roots)))
+    return tuple(facts)
+
+
+def _ready(page: Page, functions: list[Function] | None = None) -> set[str]:
+    services = page.services
+    asked = [*page.functions(), *page.bare_models()] if functions is None else functions
+    return {
+        each.name
+        for each in asked
+        if services.catalog.is_loaded(each.name) and services.residency.is_resident(each.members)
+    }
+
+
+async def _form(page: Page, function: Function, tried: TriedView | None, dataset: str) -> TryForm:
+    asked = None if tried is None else tried.asked
+    fitting: list[tuple[str, int]] = []
+    if page.may_train:
+        for snapshot in await page.datasets():
+            rows = int(snapshot.facts["splits"].get("test", 0))
+            if rows and _fits(function, snapshot.spec["task"], snapshot.facts.get("columns", ())):
+                fitting.append((snapshot.dataset, rows))
+    return TryForm(
+        takes(function),
+        fields_of(function, () if asked is None else asked.values),
+        "" if asked is None else asked.text,
+        tuple(fitting),
+        dataset,
+    )
+
+
+def _fits(function: Function, task: str, columns: Any) -> bool:  # noqa: ANN401  # of a snapshot's facts
+    own = [name for name, _ in function.columns]
+    return recipe_for(task).form in function.forms and own == [column["name"] for column in columns]
+
+
+async def _row_of(page: Page, function: Function, dataset: str, number: str) -> Asked:
+    """A test row of a dataset, counted from 1. Raises `Forbidden`, `BadOption`."""
+    if not page.may_train:
+        raise Forbidden("the rows of datasets are for who may train")
+    snapshot = await page.dataset(dataset)
+    if not _fits(function, snapshot.spec["task"], snapshot.facts.get("columns", ())):
+        raise BadOption(f"the rows of dataset {dataset} are not what {function.name} takes")
+    most = int(snapshot.facts["splits"].get("test", 0))
+    place = int(number) if number.isdecimal() else 0
+    found = await page.services.datasets.test_row(snapshot, place - 1) if 1 <= place <= most else None
+    if found is None:
+        raise BadOption(f"dataset {dataset} has the test rows 1 to {most}, and no row {number[:20]!r}")
+    form: Any = recipe_for(snapshot.spec["task"]).form
+    return from_row(function, form, found[0], found[1], f"row {place} of {dataset}")
+
+
+async def _tried(page: Page, function: Function, asked: Asked, request: Request) -> TriedView:
+    """Two calls: as everybody asks, and what each member says by itself. Raises `ClientGone`."""
+    began_s = time.monotonic()
+    call = Call(
+        function,
+        asked.form,
+        [asked.row],
+        len(asked.row),
+        outputs=tuple(spec.name for spec in function.task.columns),
+        deadline_s=began_s + _PATIENCE_S,
+        row_class="bulk" if page.caller.bulk_only else "interactive",
+        caller=page.caller.key,
+        is_traffic=False,
+    )
+    try:
+        reply = await page.services.calls.ask(call, request.receive, began_s)
+    except ClientGone:
+        raise
+    except ServiceError as error:
+        return refused_view(asked, error.code, error.message, time.monotonic() - began_s)
+    took_s = time.monotonic() - began_s
+    return tried_view(function, asked, reply, await _members_say(page, call, reply, request), took_s)
+
+
+async def _members_say(page: Page, call: Call, reply: Reply, request: Request) -> Any:  # noqa: ANN401  # `Reply.told`
+    """Nothing where one member answers alone, or one cannot be asked."""
+    function = call.function
+    if len(function.members) == 1 or reply.errors:
+        return ()
+    asked = Call.of_all_members(function, call.form, call.rows, caller=call.caller)
+    asked = replace(asked, row_class=call.row_class, deadline_s=call.deadline_s, is_traffic=False)
+    try:
+        return (await page.services.calls.ask(asked, request.receive, time.monotonic())).told
+    except ClientGone:
+        raise
+    except ServiceError:
+        return ()
