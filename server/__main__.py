@@ -211,11 +211,6 @@ def _check_access(settings: Settings) -> None:
         raise SettingsError("--tls-key and --tls-client-ca need the certificate, --tls-cert FILE")
     if is_loopback(settings.host):
         return
-    if settings.token_file is None:
-        raise SettingsError(
-            f"refusing to listen on {settings.host} without a token: whoever reaches it could run "
-            "and change models and read images. Give --token-file FILE, or listen on 127.0.0.1"
-        )
     if settings.tls_cert is None and not settings.allow_plain:
         raise SettingsError(
             f"refusing to listen on {settings.host} without TLS: the token and all rows could be read on the "

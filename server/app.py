@@ -24,6 +24,7 @@ from server.access.door import Access
 from server.access.sessions import Sessions
 from server.access.token_registry import TokenRegistry, tokens_of_files
 from server.access.tokens import Tokens
+from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
@@ -61,6 +62,9 @@ from server.routes import (
     sources,
     training,
 )
+from server.routes import (
+    tokens as token_routes,
+)
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
@@ -74,7 +78,7 @@ from server.serving.prediction_ids import PredictionIds
 from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
-from server.settings import Settings
+from server.settings import Settings, is_loopback
 from server.storage import StartError, Storage, open_storage
 from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.latencies import LatencyFiles
@@ -142,6 +146,7 @@ class App:
             answers,
             sources,
             training,
+            token_routes,
             api_docs,
             pages,
         )
@@ -173,7 +178,9 @@ class App:
         loop.set_exception_handler(supervisor.callback_failed)
         # Most of them wait for a disk or a database: a registry that is locked must not keep all of them.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
-        async with _running(self._settings, self._storage, supervisor, self._environment) as services:
+        async with _running(
+            self._settings, self._access, self._storage, supervisor, self._environment
+        ) as services:
             settings = self._settings
             codec = Codec(
                 settings.max_rows,
@@ -249,8 +256,15 @@ def create_app(
     storage = open_storage(settings)
     stored = TokenRepository(storage.engine)
     tokens = Tokens(tokens_of_files(settings, token, ask_token))
+    of_registry, ever_made = TokenRegistry(stored).read()
+    tokens.replace(of_registry, ever_made=ever_made)
+    if not is_loopback(settings.host) and tokens.admin() is None:
+        raise StartError(
+            f"refusing to listen on {settings.host} without a token: whoever reaches it could run "
+            "and change models and read images. Give --token-file FILE, or listen on 127.0.0.1 and make one "
+            "there: ml-udf token create NAME --scope admin"
+        )
     sessions = Sessions(tokens, stored.key())
-    TokenRegistry(stored, tokens).refresh()
     access = Access(tokens, sessions, hosts=settings.allowed_host)
     return App(settings, access, storage, environment)
 
@@ -258,6 +272,7 @@ def create_app(
 @contextlib.asynccontextmanager
 async def _running(
     settings: Settings,
+    access: Access,
     storage: Storage,
     supervisor: Supervisor,
     environment: Mapping[str, str] | None,
@@ -399,6 +414,9 @@ async def _running(
         recorder = Recorder(functools.partial(_reading, metrics, dispatcher), supervisor.tasks())
         stack.push_async_callback(recorder.close)
         recorder.start()
+        tokens = TokenService(TokenRepository(storage.engine), access.tokens, supervisor.tasks())
+        stack.push_async_callback(tokens.close)
+        tokens.start()
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -434,6 +452,8 @@ async def _running(
             drift=drift,
             remote=remote,
             recorder=recorder,
+            tokens=tokens,
+            sessions=access.sessions,
         )
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from server.access.sessions import Sessions
+from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
@@ -57,6 +59,8 @@ class Services:
     retrainings: Retrainings
     drift: Drift
     remote: RemoteModels
+    tokens: TokenService
+    sessions: Sessions
     recorder: Recorder
 
     def ready(self) -> bool:

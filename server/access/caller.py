@@ -10,7 +10,7 @@ admin    all of it, tokens and the audit log too
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -122,6 +122,7 @@ class Caller:
     token: its name; "" where the server has no tokens, and everybody on this machine may do everything
     is_shared: the token is that of a file, which several hold: these are told apart by their address
     user, database: what the SQL side says of itself, by the word of the token; "" for nothing
+    digest: the token's own, as another may have its name later
     """
 
     token: str = ""
@@ -132,6 +133,7 @@ class Caller:
     is_shared: bool = True
     user: str = ""
     database: str = ""
+    digest: str = field(default="", repr=False, compare=False)
 
     @cached_property
     def key(self) -> str:

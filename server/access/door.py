@@ -54,8 +54,8 @@ class Access:
     """
 
     def __init__(self, tokens: Tokens, sessions: Sessions, *, hosts: Collection[str] = ()) -> None:
-        self._tokens = tokens
-        self._sessions = sessions
+        self.tokens = tokens
+        self.sessions = sessions
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def check(self, head: RequestHead, path: str, address: str) -> Caller:
@@ -72,7 +72,7 @@ class Access:
         return caller
 
     def _caller(self, head: RequestHead, rule: Rule, path: str, address: str, changes: bool) -> Caller:
-        if self._tokens.is_open:
+        if self.tokens.is_open:
             self._check_page(head, changes)
             return Caller("", address)
         if rule.scope == "open" and not rule.is_page:
@@ -83,7 +83,7 @@ class Access:
         caller = None
         if sent is not None:
             user, database = _claimed(head, _USER), _claimed(head, _DATABASE)
-            caller = self._tokens.caller(sent, address, user, database)
+            caller = self.tokens.caller(sent, address, user, database)
         if caller is None:
             raise Unauthorized("this server wants a bearer token, and none or another was sent")
         _check_scope(rule, caller)
@@ -93,8 +93,8 @@ class Access:
         # A cookie goes with whatever any page sends here. Browsers say of a request where it comes from.
         if changes and not _is_same_origin(head):
             raise Forbidden("pages of other sites may change nothing here; open this server's own page")
-        cookie = _cookie(head, self._sessions.cookie_name)
-        session = None if cookie is None else self._sessions.of_cookie(cookie, address)
+        cookie = _cookie(head, self.sessions.cookie_name)
+        session = None if cookie is None else self.sessions.of_cookie(cookie, address)
         if session is not None and (rule.scope == "open" or rule.admits(session.caller)):
             return session.caller
         if rule.scope == "open":

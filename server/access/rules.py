@@ -130,6 +130,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs/{job}/extend"): Rule("train"),
     ("POST", "/v1/jobs/{job}/deploy"): Rule("deploy"),
     ("GET", "/v1/trials"): Rule("read"),
+    ("GET", "/v1/tokens"): Rule("admin"),
+    ("POST", "/v1/tokens"): Rule("admin"),
+    ("DELETE", "/v1/tokens/{name}"): Rule("admin"),
+    ("POST", "/v1/login-links"): Rule("read"),
     # Pages, and what they are made of.
     ("GET", "/assets/{digest}/{name}"): Rule("open"),
     ("GET", "/favicon.ico"): Rule("open"),

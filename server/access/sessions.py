@@ -74,6 +74,11 @@ class Sessions:
         """Whether this is what a page of the session's would send."""
         return hmac.compare_digest(given.encode(), session.csrf.encode())
 
+    def link_of(self, caller: Caller) -> str | None:
+        """A code that logs in as a caller's token does; None if it counts no more."""
+        token = self._tokens.of_digest(caller.digest)
+        return None if token is None else self.link(token)
+
     def link(self, token: Token) -> str:
         """A code that logs in once, within ten minutes, as this token."""
         now_s = self._clock()

@@ -56,5 +56,13 @@ class Token:
     def caller(self, address: str, user: str = "", database: str = "") -> Caller:
         """Who sends it from an address."""
         return Caller(
-            self.name, address, self.scopes, self.grants, self.shares, self.is_shared, user, database
+            self.name,
+            address,
+            self.scopes,
+            self.grants,
+            self.shares,
+            self.is_shared,
+            user,
+            database,
+            self.digest,
         )

@@ -1,10 +1,9 @@
-"""The tokens of the registry, brought to where they count."""
+"""The tokens of files and of the registry, as what they count for."""
 
 from __future__ import annotations
 
 from server.access.caller import SCOPES, Grants, Scope, Shares, implied
 from server.access.token import Token, digest_of
-from server.access.tokens import Tokens
 from server.settings import Settings
 from server.store.tokens import StoredToken, TokenRepository
 
@@ -27,17 +26,21 @@ def tokens_of_files(settings: Settings, token: str | None, ask_token: str | None
 
 
 class TokenRegistry:
-    """Blocking: makes `tokens` those that the registry has."""
+    """The tokens that a registry has. Blocking."""
 
-    def __init__(self, repository: TokenRepository, tokens: Tokens) -> None:
+    def __init__(self, repository: TokenRepository) -> None:
         self._repository = repository
-        self._tokens = tokens
+        self._state: object = None
 
-    def refresh(self) -> None:
-        """Take over what the registry has now."""
+    def read(self) -> tuple[list[Token], bool]:
+        """All that are not revoked, and whether there was ever one."""
+        self._state = self._repository.state()
         stored = self._repository.all()
-        live = (_token(each) for each in stored if each.revoked_at is None)
-        self._tokens.replace(live, ever_made=bool(stored))
+        return [_token(each) for each in stored if each.revoked_at is None], bool(stored)
+
+    def has_changed(self) -> bool:
+        """Whether one was made or revoked since they were read."""
+        return self._repository.state() != self._state
 
 
 def _token(stored: StoredToken) -> Token:

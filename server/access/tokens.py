@@ -51,6 +51,28 @@ class Tokens:
         token = self._by_digest.get(digest)
         return token if token is not None and token.is_valid(self._clock()) else None
 
+    def of_files(self) -> tuple[Token, ...]:
+        """Those that hold as long as the server runs."""
+        return self._of_files
+
+    def admin(self) -> Token | None:
+        """A valid one that may do everything: that of a file first."""
+        now_s = self._clock()
+        found = (token for token in self._by_digest.values() if "admin" in token.scopes)
+        valid = [token for token in found if token.is_valid(now_s)]
+        return min(valid, key=lambda token: (not token.is_shared, token.name), default=None)
+
+    def counts(self, caller: Caller) -> bool:
+        """Whether what let a caller in counts still; it is used once more then."""
+        token = self._by_digest.get(caller.digest)
+        if token is None:
+            return self.is_open and not caller.digest
+        now_s = self._clock()
+        if not token.is_valid(now_s):
+            return False
+        self._used_s[token.name] = now_s
+        return True
+
     def caller(self, secret: bytes, address: str, user: str = "", database: str = "") -> Caller | None:
         """Who sends a secret, and for whom; None if it is no token's.
 
@@ -76,6 +98,11 @@ class Tokens:
             return None
         self._used_s[token.name] = now_s
         return caller
+
+    @property
+    def remembered(self) -> int:
+        """Callers that are kept, so that who comes again is not worked out again."""
+        return len(self._known)
 
     def used(self) -> dict[str, float]:
         """When each token was last used, of those that were since the last call of this."""

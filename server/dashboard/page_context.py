@@ -68,8 +68,8 @@ class Page:
         return self.caller.token
 
     def may_still_look(self) -> bool:
-        """Whether the caller's token and session count still; asked as long as a page stays open."""
-        return True
+        """Whether the caller's token counts still; asked as long as a page stays open."""
+        return self.services.tokens.counts(self.caller)
 
     def functions(self) -> list[Function]:
         """The functions that the caller sees, by name, in their current versions."""

@@ -68,6 +68,9 @@ class Application(Protocol):
     def admit(self, head: Head, address: str) -> Admitted | Refused:
         """Whether a request may come in: decided by its head alone."""
 
+    def still_admits(self, admitted: Admitted) -> bool:
+        """Whether a head that came again would be admitted as it was, so that it need not be looked at."""
+
     def refusal(self, status: int, message: str) -> Refused:
         """What a client gets to read whose bytes, size or pace are refused."""
 

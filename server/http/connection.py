@@ -325,7 +325,8 @@ class Connection(asyncio.Protocol):
             return None
         length = int(digits)
         assert self._last is not None
-        return length if 0 < length <= self._last[1].limit_bytes else None
+        admitted = self._last[1]
+        return length if 0 < length <= admitted.limit_bytes and self._app.still_admits(admitted) else None
 
     def _refuse(self, refused: Refused, head: Head | None, end: int = 0) -> None:
         """Reply to a head at once. If its body is not here, or nobody knows where it ends, that is all."""

@@ -77,6 +77,10 @@ class Gateway:
             return Refused(*error_reply(error))
         return Admitted(path, query, whole, limit, caller)
 
+    def still_admits(self, admitted: Admitted) -> bool:
+        """Whether the token of a head that came again counts still."""
+        return self._access.tokens.counts(admitted.caller)
+
     def refusal(self, status: int, message: str) -> Refused:
         """The reply to bytes that are no request, or too many, or too slow."""
         error = ServiceError(message)

@@ -16,6 +16,7 @@ from server.catalog.retraining import Retraining
 from server.errors import BadOption, ServiceError, UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
+from server.routes.callers import CallerOf
 from server.routes.roles import roles_of
 from server.services import Services, ServicesOf
 from server.training.jobs.budget import Budget
@@ -83,8 +84,8 @@ async def extend_job(services: ServicesOf, job: int, request: Request) -> Respon
 
 
 @router.get("/v1/jobs/{job}/events")
-async def watch_job(services: ServicesOf, job: int) -> Response:
-    """What happens in a job, as server-sent events, until it ends."""
+async def watch_job(services: ServicesOf, caller: CallerOf, job: int) -> Response:
+    """What happens in a job, as server-sent events, until it ends, or the token that asks."""
     known, run = await services.training.job(job)
 
     async def stream() -> AsyncIterator[str]:
@@ -94,7 +95,8 @@ async def watch_job(services: ServicesOf, job: int) -> Response:
             async for event in services.training.events.watch(job):
                 yield _event(event)
 
-    return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    events = services.tokens.endings.stream(caller, stream())
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
 @router.get("/v1/trials")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
 from server.store.database import reading, utc
 from server.store.retries import once, retried
 from server.store.tables import SecretRow, TokenRow
 
-__all__ = ["StoredToken", "TokenRepository"]
+__all__ = ["Check", "StoredToken", "TokenRepository"]
+
+_KEY = "sessions"  # whose row is also the lock of all tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class StoredToken:
     last_used_at: datetime | None = None
 
 
+Check = Callable[[Sequence[StoredToken]], None]
+
+
 class TokenRepository:
     """The tokens of one database, by their hashes."""
 
@@ -45,7 +50,7 @@ class TokenRepository:
     def key(self) -> bytes:
         """By which sessions are signed: of this registry alone."""
         with Session(self._reading) as session:
-            return session.get_one(SecretRow, "sessions").value
+            return session.get_one(SecretRow, _KEY).value
 
     @retried
     def all(self) -> list[StoredToken]:
@@ -53,13 +58,19 @@ class TokenRepository:
         with Session(self._reading) as session:
             return [_stored(row) for row in session.scalars(select(TokenRow).order_by(TokenRow.created_at))]
 
+    @retried
+    def state(self) -> tuple[int, int]:
+        """Another one after each token that was made or revoked, by whichever server."""
+        counted = select(func.count(TokenRow.digest), func.count(TokenRow.revoked_at))
+        with Session(self._reading) as session:
+            made, revoked = session.execute(counted).one()
+            return made, revoked
+
     @once
-    def add(self, token: StoredToken) -> bool:
-        """Keep a new one; False if its name is that of another that is not revoked."""
+    def add(self, token: StoredToken, check: Check) -> None:
+        """Keep a new one. `check`: sees all that there are, and raises where this one may not be added."""
         with Session(self._engine) as session:
-            taken = select(TokenRow.digest).where(TokenRow.name == token.name, TokenRow.revoked_at.is_(None))
-            if session.scalars(taken).first() is not None:
-                return False
+            check(_all_locked(session))
             session.add(
                 TokenRow(
                     digest=token.digest,
@@ -74,17 +85,19 @@ class TokenRepository:
                 )
             )
             session.commit()
-            return True
 
     @retried
-    def revoke(self, name: str) -> bool:
-        """From now on it counts no more; False if there is none of this name that does."""
-        live = (TokenRow.name == name, TokenRow.revoked_at.is_(None))
+    def revoke(self, name: str, check: Check) -> bool:
+        """From now on it counts no more; False if none of this name does. `check` as in `add`."""
         with Session(self._engine) as session:
-            found = session.scalars(select(TokenRow.digest).where(*live)).first() is not None
+            found = _all_locked(session)
+            if not any(each.name == name and each.revoked_at is None for each in found):
+                return False
+            check(found)
+            live = (TokenRow.name == name, TokenRow.revoked_at.is_(None))
             session.execute(update(TokenRow).where(*live).values(revoked_at=datetime.now(UTC)))
             session.commit()
-            return found
+            return True
 
     @retried
     def used(self, when_s: Mapping[str, float]) -> None:
@@ -95,6 +108,12 @@ class TokenRepository:
                 at = datetime.fromtimestamp(unix_s, UTC)
                 session.execute(update(TokenRow).where(*live).values(last_used_at=at))
             session.commit()
+
+
+def _all_locked(session: Session) -> list[StoredToken]:
+    """Every one; until the transaction ends nobody else makes or revokes any."""
+    session.get_one(SecretRow, _KEY, with_for_update=True)
+    return [_stored(row) for row in session.scalars(select(TokenRow).order_by(TokenRow.created_at))]
 
 
 def _stored(row: TokenRow) -> StoredToken:

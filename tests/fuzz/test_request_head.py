@@ -350,6 +350,9 @@ class Application:
         self.targets.append(path)
         return Admitted(path, query, is_infer(path), 1 << 20, NOBODY)
 
+    def still_admits(self, admitted: Admitted) -> bool:
+        return True
+
     def refusal(self, status: int, message: str) -> Refused:
         return Refused(status, json.dumps({"error": message}).encode(), {})
 

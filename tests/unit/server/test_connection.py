@@ -41,6 +41,9 @@ class Application:
             return Refused(413, b"{}", {})
         return Admitted(path, query, is_infer(path), self.limit_bytes, NOBODY)
 
+    def still_admits(self, admitted: Admitted) -> bool:
+        return True
+
     def refusal(self, status: int, message: str) -> Refused:
         return Refused(status, json.dumps({"error": message}).encode(), {})
 

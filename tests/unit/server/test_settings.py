@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from server.__main__ import SettingsError, main, settings_from
+from server.app import create_app
 from server.settings import Settings, is_loopback
+from server.storage import StartError
 
 CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -72,8 +74,8 @@ def test_a_setting_that_cannot_be_is_named(arguments: list[str], said: str) -> N
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
 def test_listening_beyond_loopback_needs_a_token(host: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="without a token"):
-        settings_from([f"--host={host}"], {})
+    with pytest.raises(StartError, match="without a token"):
+        create_app(Settings(host=host, home=tmp_path))
     plain = [f"--host={host}", f"--token-file={tmp_path}"]
     with pytest.raises(SettingsError, match="without TLS"):
         settings_from(plain, {})

@@ -1,0 +1,1 @@
+"""What admins do with a server that runs: tokens, and the trail of who changed what."""
