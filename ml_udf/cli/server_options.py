@@ -14,6 +14,7 @@ import typer
 
 from ml_udf.cli.console import INTERRUPTED, fail, token_of
 from ml_udf.client import Client
+from ml_udf.client.claim import Claim
 from ml_udf.errors import MlUdfError
 
 __all__ = ["DEFAULT_ENDPOINT", "ServerOptions", "asks_a_server"]
@@ -50,9 +51,13 @@ class ServerOptions:
         str | None, _option("--sslkey", "file of its private key, yours alone to read; none = in --sslcert")
     ] = None
 
+    user: Annotated[
+        str, _option("--user", "in whose name is asked, for the server's audit log and statistics")
+    ] = ""
+
     def client(self) -> Client:
         """Nothing is sent yet. Raises the errors of `ml_udf.errors`."""
-        return Client(self.endpoint, token=self.token, **self.security)
+        return Client(self.endpoint, token=self.token, claim=Claim(self.user), **self.security)
 
     @property
     def token(self) -> str | None:

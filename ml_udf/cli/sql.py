@@ -58,7 +58,7 @@ def sql(
         options = Options().overridden({"on_error": on_error})
         con = duckdb.connect(database)
         registration = ml_udf.duckdb.register(
-            con, server.endpoint, token=server.token, options=options, **server.security
+            con, server.endpoint, token=server.token, options=options, user=server.user, **server.security
         )
     except MlUdfError as error:
         fail(error.message, error.hint)

@@ -6,6 +6,7 @@ DuckDB, and not how bytes travel (`ml_udf.client.transport`).
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from ml_udf.client.claim import NO_CLAIM, Claim, ClaimingTransport
 from ml_udf.client.column import InputColumn, SubBatch, Value
 from ml_udf.client.exchange import ROW_FAULTS, Exchange, Outcomes
 from ml_udf.client.function_info import (
@@ -54,15 +56,30 @@ class Client:
         sslrootcert: str | None = None,
         sslcert: str | None = None,
         sslkey: str | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> None:
-        """allow_plain, sslrootcert, sslcert, sslkey: see `ml_udf.client.transport.HttpTransport`."""
+        """allow_plain, sslrootcert, sslcert, sslkey: see `ml_udf.client.transport.HttpTransport`.
+
+        claim: on whose behalf everything is asked; `on_behalf_of` makes clients of others
+        """
         self.endpoint = endpoint
         self._transport = transport or _transport(
             endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert, sslcert=sslcert, sslkey=sslkey
         )
+        if claim != NO_CLAIM:
+            self._transport = ClaimingTransport(self._transport, claim)
         self._request_pool = RequestPool()
         self._server: ServerInfo | None = None
         self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
+
+    def on_behalf_of(self, claim: Claim) -> Client:
+        """A client over the same connections and threads, whose requests carry that claim.
+
+        It need not be closed: that would close this one.
+        """
+        other = copy.copy(self)
+        other._transport = ClaimingTransport(self._transport, claim)
+        return other
 
     def describe(
         self,

@@ -13,6 +13,7 @@ import pyarrow as pa
 from duckdb.func import ARROW, SPECIAL
 
 from ml_udf.client import Client
+from ml_udf.client.claim import Claim
 from ml_udf.client.column import asked_by_key
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Binding
@@ -51,6 +52,7 @@ def register(
     sslrootcert: str | None = None,
     sslcert: str | None = None,
     sslkey: str | None = None,
+    user: str = "",
 ) -> Registration:
     """Make a server's functions SQL functions of `con`; what an earlier call registered is replaced.
 
@@ -62,6 +64,8 @@ def register(
     sslrootcert file of the authorities (PEM) that may vouch for the server; None = those of this machine
     sslcert     file of the certificate (PEM) that a server sees that wants one of its clients
     sslkey      file of its private key, readable by this user alone; None = in sslcert, too
+    user        in whose name is asked, for the server's audit log and statistics, such as
+                `getpass.getuser()`; "" says nothing. PostgreSQL says its current_user.
 
     Every connection of the same database (`con.cursor()`, a thread's own, the reader of a view) knows them;
     the others call with the options of here, and a pause of 0.3 s ends what counts as one statement.
@@ -80,6 +84,7 @@ def register(
             sslrootcert=sslrootcert,
             sslcert=sslcert,
             sslkey=sslkey,
+            claim=Claim(user),
         )
         return Registration(con, client, functions, options or Options())
     except MlUdfError as error:

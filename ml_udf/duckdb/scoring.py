@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ml_udf.client import Client
 from ml_udf.client.answer_type import AnswerKind
+from ml_udf.client.claim import Claim
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Binding, Outcome
 from ml_udf.config import Options
@@ -73,6 +74,7 @@ def score_table(
     sslrootcert: str | None = None,
     sslcert: str | None = None,
     sslkey: str | None = None,
+    user: str = "",
     options: Options | None = None,
     rescore: str | None = None,
     on_progress: Callable[[ScoreProgress], None] = lambda _: None,
@@ -93,6 +95,7 @@ def score_table(
         sslrootcert=sslrootcert,
         sslcert=sslcert,
         sslkey=sslkey,
+        claim=Claim(user),
     )
     with contextlib.closing(made) as client:
         return score_connection(con, client, request, options or Options(), on_progress=on_progress)

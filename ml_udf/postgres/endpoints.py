@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ml_udf.client import Client
+from ml_udf.client.claim import Claim
 from ml_udf.client.request_pool import signals_blocked
 from ml_udf.errors import BadOption
 from ml_udf.postgres.allowed import FILE_NAME, check_allowed
@@ -39,7 +40,8 @@ _MAPPING = """
            (SELECT u.umoptions FROM pg_catalog.pg_user_mapping u
             WHERE u.umserver = s.oid AND u.umuser IN (0, $2) ORDER BY u.umuser DESC LIMIT 1) AS user_options,
            pg_catalog.has_server_privilege($2, s.oid, 'USAGE') AS usable,
-           s.oid::text AS oid, r.rolname::text AS owner, r.rolsuper AS of_superuser
+           s.oid::text AS oid, r.rolname::text AS owner, r.rolsuper AS of_superuser,
+           pg_catalog.pg_get_userbyid($2)::text AS caller, pg_catalog.current_database()::text AS database
     FROM pg_catalog.pg_foreign_server s JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid = s.srvfdw
     JOIN pg_catalog.pg_roles r ON r.oid = s.srvowner
     WHERE s.srvname = $1 AND w.fdwname = 'ml_udf'"""
@@ -98,6 +100,7 @@ class _Server:
     oid: str
     owner: str
     of_superuser: bool
+    claim: Claim  # of who asks
 
     def is_bound_to(self, bound: Bound) -> bool:
         """Whether it is the server that a function was made for, as far as can be seen."""
@@ -120,7 +123,9 @@ class Endpoints:
         self._allowed = Path(__file__).parents[3] / FILE_NAME
 
     def client(self, server: str, *, needs_usage: bool, bound: Bound | None = None) -> Client:
-        """The client of `server` for current_user. Raises `PostgresError`.
+        """The client of `server` for current_user, in whose name it asks. Raises `PostgresError`.
+
+        The connections are the session's: users that change, as behind a pooler, share them.
 
         needs_usage  whether the right to use the server is asked for; a function that somebody created on
                      it, and granted EXECUTE on, needs none
@@ -144,7 +149,8 @@ class Endpoints:
         url = found.endpoint.url
         if not (found.of_superuser or url.startswith("local:")):
             check_allowed(url, self._allowed)
-        return self._connected(found.endpoint)
+        client = self._connected(found.endpoint)
+        return client if url.startswith("local:") else client.on_behalf_of(found.claim)
 
     def bound(self, server: str) -> Bound:
         """What a function that is made for `server` now has to hold. Raises `PostgresError`."""
@@ -180,6 +186,7 @@ class Endpoints:
                 row["oid"],
                 row["owner"],
                 row["of_superuser"],
+                Claim(row["caller"], row["database"]),
             )
 
     def validate(self, options: Sequence[str], catalog: int) -> None:

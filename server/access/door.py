@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from server.access.caller import Caller
 from server.access.rules import CHANGING, Rule, rule_of
 from server.access.sessions import Sessions
 from server.access.tokens import Tokens
-from server.errors import Forbidden, LoginWanted, Unauthorized, WrongContentType
+from server.errors import BadOption, Forbidden, LoginWanted, Unauthorized, WrongContentType
 from server.settings import is_loopback
 
 __all__ = ["Access", "RequestHead"]
@@ -74,7 +74,7 @@ class Access:
     def _caller(self, head: RequestHead, rule: Rule, path: str, address: str, changes: bool) -> Caller:
         if self.tokens.is_open:
             self._check_page(head, changes)
-            return Caller("", address)
+            return Caller("", address, user=_claimed(head, _USER), database=_claimed(head, _DATABASE))
         if rule.scope == "open" and not rule.is_page:
             return Caller("", address, frozenset())
         sent = _bearer(head)
@@ -152,9 +152,18 @@ def _bearer(head: RequestHead) -> bytes | None:
 
 
 def _claimed(head: RequestHead, name: bytes) -> str:
-    """What the SQL side says of itself: percent-encoded UTF-8."""
+    """What the SQL side says of itself: percent-encoded UTF-8. Raises `BadOption`."""
     raw = head.headers.get(name)
-    return "" if raw is None else unquote(raw[:_MOST_CLAIMED].decode("latin-1"))
+    if raw is None:
+        return ""
+    try:
+        if len(raw) > _MOST_CLAIMED:
+            raise ValueError
+        return unquote_to_bytes(raw).decode()
+    except ValueError:
+        raise BadOption(
+            f"the header {name.decode()} is no name in percent-encoded UTF-8 of up to {_MOST_CLAIMED} bytes"
+        ) from None
 
 
 def _cookie(head: RequestHead, name: str) -> str | None:

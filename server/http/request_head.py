@@ -40,6 +40,8 @@ _ONCE = frozenset(
         b"expect",
         b"host",
         b"inference-header-content-length",
+        b"ml-udf-database",
+        b"ml-udf-user",
         b"origin",
         b"transfer-encoding",
     )

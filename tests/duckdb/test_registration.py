@@ -20,6 +20,7 @@ from ml_udf.client import Client, Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from ml_udf.errors import BadOption, ServerUnreachable, UnknownFunction
+from tests.postgres.oip_server import oip_server
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 from tests.waiting import wait_until
 
@@ -182,6 +183,7 @@ import duckdb, sys
 from ml_udf.client import Client, Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
+from tests.postgres.oip_server import oip_server
 from tests.unit.ml_udf.fake_transport import FakeTransport
 con = duckdb.connect()
 transport = FakeTransport(delay_s=60)
@@ -206,6 +208,7 @@ from ml_udf.cli.sql import sql
 from ml_udf.client import Client, Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
+from tests.postgres.oip_server import oip_server
 from tests.unit.ml_udf.fake_transport import FakeTransport
 transport = FakeTransport(delay_s=60)
 transport.on_infer = lambda: print("asked", flush=True)
@@ -254,3 +257,16 @@ def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
         assert out == "interrupted\n"
     finally:
         process.kill()
+
+
+def test_duckdb_says_no_user_unless_it_is_told_one() -> None:
+    with oip_server() as server:
+        for user in ("", "Größe"):
+            con = duckdb.connect()
+            registration = ml_udf.duckdb.register(con, server.url, functions=["udf_food_name"], user=user)
+            con.execute("SELECT udf_food_name('/a')").fetchall()
+            registration.close()
+            assert set(server.claims) == {(user, "")}
+            server.forget()
+        with pytest.raises(BadOption, match="the user is too long"):
+            ml_udf.duckdb.register(duckdb.connect(), server.url, user="x" * 401)

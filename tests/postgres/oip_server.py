@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 from ml_udf.oip import HEADER_LENGTH, InferResponse, Tensor, decode_request, encode_response
 
@@ -42,6 +43,7 @@ class OipServer:
         self.inputs: list[str] = []  # the name of every request's input
         self.paths: list[str] = []
         self.tokens: list[str | None] = []
+        self.claims: list[tuple[str, str]] = []  # of every request: in whose name, from which database
         self.connections: set[socket.socket] = set()
         self.under_way = 0  # infer requests that were read and not answered
         self.most_at_once = 0
@@ -65,6 +67,7 @@ class OipServer:
         self.inputs.clear()
         self.paths.clear()
         self.tokens.clear()
+        self.claims.clear()
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -219,6 +222,8 @@ class OipServer:
         return {"form": form, "inputs": inputs, "classes": [f"c{n}" for n in range(7)]}
 
     def _authorized(self, handler: BaseHTTPRequestHandler) -> bool:
+        said = [unquote(handler.headers.get(f"ML-UDF-{name}", "")) for name in ("User", "Database")]
+        self.claims.append((said[0], said[1]))
         given = handler.headers.get("Authorization")
         self.tokens.append(given.removeprefix("Bearer ") if given else None)
         if self.token is None or given == f"Bearer {self.token}":
