@@ -131,6 +131,9 @@ stress-feedback: $(READY) packages ## A million labels in one statement, on each
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
 
+bench-pages: $(READY) packages ## What pages weigh, how soon they are there, what fifty open ones cost (FLAGS='--rounds 8')
+	$(BIN)/python -m tests.benchmarks.pages $(FLAGS)
+
 bench-gpu: $(READY) ## A worker on a CUDA device: batches, graphs, precisions, loads (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.gpu $(FLAGS)
 
