@@ -9,6 +9,9 @@ __all__ = ["PAGES", "address_of"]
 # By the route: the page's name, under which its pictures lie, and an address of it.
 PAGES: dict[str, tuple[str, str]] = {
     "/": ("overview", ""),
+    "/functions": ("functions", "functions"),
+    "/functions/{name}": ("function", "functions/udf_food"),
+    "/sql": ("sql", "sql"),
     "/models": ("models", "models"),
     "/models/{name}": ("model", "models/food_resnet"),
     "/docs": ("docs", "docs"),

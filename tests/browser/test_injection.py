@@ -1,13 +1,11 @@
-"""Whatever a user can set, said on every page as the text that it is: no markup, no script, no link of its own."""
+"""Whatever a user can set is said on every page as the text that it is: no markup, no script, no link."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import httpx
 import pytest
 
 from ml_udf.client import Client
@@ -15,11 +13,10 @@ from tests.browser.kitchen import Kitchen, kitchen_in
 from tests.browser.page_list import PAGES, address_of
 from tests.browser.watch import Watch
 from tests.models import hashing_model
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.security
 
-# Each would leave an element `xss-probe`, set a global or open a dialog where it is not escaped as its place asks.
+# Each leaves an element `xss-probe`, a global or a dialog where it is not escaped as its place asks.
 PAYLOADS = (
     "<xss-probe></xss-probe><script>window.__xss=1</script>",
     '"><img src=x onerror="window.__xss=1"><xss-probe>',
