@@ -37,7 +37,7 @@ LOOK = """() => ({
     one.getAttributeNames().some(name => name.startsWith("on"))).length,
   computed: document.body.innerText.includes("1337"),
 })"""
-HARMLESS = {"probes": 0, "ran": None, "links": [], "handlers": 0, "computed": False}
+HARMLESS: dict[str, object] = {"probes": 0, "ran": None, "links": [], "handlers": 0, "computed": False}
 
 
 @pytest.fixture(scope="module")
