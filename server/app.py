@@ -30,6 +30,7 @@ from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.dashboard import pages
+from server.dashboard.confusions import Confusions
 from server.dashboard.dashboard import Dashboard
 from server.dashboard.live import Live
 from server.errors import Overloaded
@@ -201,7 +202,7 @@ class App:
                 supervisor.tasks(),
                 settings.max_body_bytes,
             )
-            dashboard = Dashboard(Live(supervisor.tasks()))
+            dashboard = Dashboard(Live(supervisor.tasks()), confusions=Confusions(supervisor.tasks()))
             try:
                 yield {
                     "application": self.gateway(infer, {"services": services, "dashboard": dashboard}),

@@ -148,6 +148,23 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/functions/{name}/try"): _page("infer"),
     ("POST", "/functions/{name}/rollback"): _page("deploy"),
     ("GET", "/sql"): _page("read"),
+    ("GET", "/training"): _page("read"),
+    ("GET", "/live/training"): _page("read"),
+    ("GET", "/jobs/{job}"): _page("read"),
+    ("GET", "/live/jobs/{job}"): _page("read"),
+    ("POST", "/jobs/{job}/pause"): _page("train"),
+    ("POST", "/jobs/{job}/resume"): _page("train"),
+    ("POST", "/jobs/{job}/cancel"): _page("train"),
+    ("POST", "/jobs/{job}/extend"): _page("train"),
+    ("POST", "/jobs/{job}/deploy"): _page("deploy"),
+    # They show rows.
+    ("GET", "/datasets/{name}"): _page("train"),
+    ("POST", "/datasets/{name}/refresh"): _page("train"),
+    ("POST", "/datasets/{name}/train"): _page("train"),
+    ("GET", "/datasets/{name}/pictures/{snapshot}/{row}"): _page("train"),
+    ("GET", "/datasets/{name}/confusion"): _page("train"),
+    ("POST", "/datasets/{name}/confusion"): _page("train"),
+    ("GET", "/live/datasets/{name}/confusion/{function}"): _page("train"),
 }
 
 _MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}

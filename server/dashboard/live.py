@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any
 
 from server.errors import ServiceError
@@ -90,8 +91,8 @@ class Live:
         """Server-sent events: the parts of a view, by their element's id, whenever they have changed.
 
         key: watchers who give the same one see the same. view_of: called on the event loop, returns plain
-        values; render: called in a thread. every: so many ticks pass between two looks. may_look: asked at
-        every tick; once it says no, the stream ends.
+        values, or what gives them once it is awaited; render: called in a thread. every: so many ticks pass
+        between two looks. may_look: asked at every tick; once it says no, the stream ends.
         """
         if self._closed:
             return
@@ -136,6 +137,8 @@ class Live:
         shown.due = shown.every
         try:
             view = shown.view_of()
+            if isawaitable(view):
+                view = await view
         except ServiceError:  # what it shows is no more
             for watcher in shown.watchers:
                 watcher.end()

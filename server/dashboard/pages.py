@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.dashboard import asset_routes, function_page, live_routes, models, overview, sql_page
+from server.dashboard import (
+    asset_routes,
+    datasets,
+    function_page,
+    jobs,
+    live_routes,
+    models,
+    overview,
+    sql_page,
+    training,
+)
 
 __all__ = ["router"]
 
 router = APIRouter()
-for _page in (asset_routes, live_routes, overview, function_page, models, sql_page):
+for _page in (
+    asset_routes,
+    live_routes,
+    overview,
+    function_page,
+    models,
+    training,
+    datasets,
+    jobs,
+    sql_page,
+):
     router.include_router(_page.router)
+for _page_of_one in (datasets, jobs):
+    router.include_router(_page_of_one.live)

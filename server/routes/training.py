@@ -19,10 +19,7 @@ from server.http.replies import json_reply
 from server.routes.callers import CallerOf
 from server.routes.roles import roles_of
 from server.services import Services, ServicesOf
-from server.training.jobs.budget import Budget
-from server.training.jobs.run import Run
-from server.training.jobs.service import found_by
-from server.training.recipes import DEFAULT_TASK, recipe_for
+from server.training.jobs.described import described, trials_of
 
 __all__ = ["router"]
 
@@ -41,8 +38,8 @@ async def list_jobs(services: ServicesOf, after: int = 0, limit: int = _PAGE) ->
     """
     limit = _within(limit)
     jobs = await services.training.jobs(after, limit)
-    described = [await _described(services, job, run) for job, run in jobs]
-    return json_reply({"jobs": described, "next": jobs[-1][0].id if len(jobs) == limit else None})
+    told = [await described(services.training, job, run) for job, run in jobs]
+    return json_reply({"jobs": told, "next": jobs[-1][0].id if len(jobs) == limit else None})
 
 
 @router.post("/v1/jobs")
@@ -54,7 +51,7 @@ async def start_job(services: ServicesOf, request: Request) -> Response:
 @router.get("/v1/jobs/{job}")
 async def show_job(services: ServicesOf, job: int) -> Response:
     """One job, with its studies."""
-    return json_reply(await _described(services, *await services.training.job(job)))
+    return json_reply(await described(services.training, *await services.training.job(job)))
 
 
 @router.post("/v1/jobs/{job}/cancel")
@@ -89,8 +86,8 @@ async def watch_job(services: ServicesOf, caller: CallerOf, job: int) -> Respons
     known, run = await services.training.job(job)
 
     async def stream() -> AsyncIterator[str]:
-        described = await _described(services, known, run)
-        yield _event({"job": job, "event": "job", **described})
+        told = await described(services.training, known, run)
+        yield _event({"job": job, "event": "job", **told})
         if known.state in (*ACTIVE, PAUSED) or run.ending:
             async for event in services.training.events.watch(job):
                 yield _event(event)
@@ -215,21 +212,7 @@ async def _trials(services: Services, job: int, *, strict: bool) -> list[dict[st
         if strict:
             raise
         return []
-    trials: list[dict[str, Any]] = []
-    for model, records in (await run.trials()).items():
-        for trial in records:
-            best = trial.best_checkpoint
-            checkpoint = best.digest if best is not None else None
-            told = {
-                "job_id": job,
-                "model": model,
-                **asdict(trial.progress(run.metric)),
-                "checkpoint": checkpoint,
-            }
-            if strict:  # of one job alone: they are many
-                told["scores"] = [run.metric.value(merit) for merit in trial.scores]
-            trials.append(told)
-    return trials
+    return await trials_of(run, with_scores=strict)  # of one job alone: they are many
 
 
 def _within(limit: int) -> int:
@@ -240,45 +223,4 @@ def _within(limit: int) -> int:
 
 async def _now(services: Services, job: Job) -> dict[str, Any]:
     """A job as an order has left it: nothing is asked of the registry again, which may be gone by now."""
-    return await _described(services, job, await services.training.run_of(job))
-
-
-async def _described(services: Services, job: Job, run: Run | None) -> dict[str, Any]:
-    """run: None = what is stored with the job is shown."""
-    found = await found_by(run) if run is not None else job.found or {"studies": {}}
-    trouble = services.training.troubles.get(job.id, "") or (run.trouble if run is not None else "")
-    studies = found["studies"].values()
-    metric = recipe_for(job.spec.get("task", DEFAULT_TASK)).metric_of(job.spec)
-    best = max(
-        (
-            (study["best_score"], model)
-            for model, study in found["studies"].items()
-            if study["best_score"] is not None
-        ),
-        key=lambda pair: metric.merit(pair[0]),
-        default=(None, None),
-    )
-    return {
-        "id": job.id,
-        "dataset": job.dataset,
-        "task": job.spec.get("task", DEFAULT_TASK),
-        "snapshot": job.snapshot,
-        "state": job.state,
-        "reason": "; ".join(filter(None, (trouble or job.reason, found.get("said", "")))),
-        "models": job.spec["models"],
-        "policy": job.spec["policy"],
-        "advisor": job.spec["advisor"],
-        "epochs_used": sum(study["epochs_used"] for study in studies),
-        "epochs_budget": job.spec["budget_epochs"] or None,
-        "budget": str(
-            Budget(job.spec.get("budget_s", 0.0), job.spec["budget_epochs"], job.spec.get("budget_trials", 0))
-        ),
-        "seconds_used": round(sum(study.get("seconds_used", 0.0) for study in studies), 3),
-        "trials": sum(study["trials"] for study in studies),
-        "metric": metric.name,
-        "best_score": best[0],
-        "best_model": best[1],
-        "created_at": job.created_at.isoformat(),
-        "ended_at": None if job.ended_at is None else job.ended_at.isoformat(),
-        "studies": found["studies"],
-    }
+    return await described(services.training, job, await services.training.run_of(job))

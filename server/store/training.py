@@ -143,6 +143,15 @@ class TrainingRepository:
             return [_job(row) for row in session.scalars(query)]
 
     @retried
+    def last_jobs(self, limit: int, before: int | None = None) -> list[Job]:
+        """The newest jobs first: at most so many, with numbers below `before`."""
+        query = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(JobRow.id < before)
+        with Session(self._reading) as session:
+            return [_job(row) for row in session.scalars(query)]
+
+    @retried
     def deployment_before(self, function: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The specification and the fit of the deployment before this one. Raises `UnknownFunction`."""
         with Session(self._reading) as session:

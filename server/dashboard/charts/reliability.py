@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from markupsafe import Markup
 from server.dashboard.charts.axes import across, nothing, upright
 from server.dashboard.charts.figure import SMALL, Plot, colour, figure, picture, table
 from server.dashboard.charts.markup import node, titled
-from server.dashboard.charts.scales import LinearScale
+from server.dashboard.charts.scales import LinearScale, is_drawn
 from server.dashboard.charts.units import PERCENT
 
 __all__ = ["Bin", "bins_of", "expected_calibration_error", "reliability_chart"]
@@ -34,8 +33,9 @@ def bins_of(answers: Sequence[tuple[float, bool]], bins: int = _BINS) -> list[Bi
     """(confidence, whether it was right) in equal steps of confidence; steps without answers are left out."""
     found: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
     for confidence, is_right in answers:
-        if math.isfinite(confidence):
-            found[min(bins - 1, max(0, int(confidence * bins)))].append((confidence, is_right))
+        if is_drawn(confidence):
+            place = int(min(1.0, max(0.0, confidence)) * bins)
+            found[min(bins - 1, place)].append((confidence, is_right))
     return [
         Bin(
             place / bins,

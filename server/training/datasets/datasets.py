@@ -126,6 +126,14 @@ class Datasets:
         """Every snapshot of a dataset, the oldest first; none where there is no dataset."""
         return await asyncio.to_thread(self._repository.snapshots, name)
 
+    async def snapshot(self, name: str, snapshot: str) -> Snapshot:
+        """One snapshot of a dataset. Raises `UnknownFunction`."""
+        return await asyncio.to_thread(self._repository.snapshot, name, snapshot)
+
+    def file_of(self, snapshot: Snapshot) -> Path:
+        """Where its rows lie."""
+        return self._folder / str(snapshot.facts["file"])
+
     async def held_out(self, snapshot: Snapshot) -> list[tuple[str, str]]:
         """(input, target) of a snapshot's test rows, in its order."""
 

@@ -219,6 +219,11 @@ class Training:
         known = await asyncio.to_thread(self._repository.jobs, None, after, limit)
         return [(job, self._running.get(job.id)) for job in known]
 
+    async def last_jobs(self, limit: int, before: int | None = None) -> list[tuple[Job, Run | None]]:
+        """The newest first, as `jobs`."""
+        known = await asyncio.to_thread(self._repository.last_jobs, limit, before)
+        return [(job, self._running.get(job.id)) for job in known]
+
     async def job(self, job: int) -> tuple[Job, Run]:
         """A job with its run. Raises `UnknownFunction`, `ServiceError`."""
         known = await asyncio.to_thread(self._repository.job, job)

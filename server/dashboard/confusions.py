@@ -1,0 +1,165 @@
+"""What functions answer to the test rows of snapshots, asked once for each version and kept.
+
+    begin → the rows in parts, in the bulk class → Judged rows → counts for a page, rows behind a cell
+
+Owns the asking and what is kept of it: numbers of rows, truths and answers, no inputs. Knows no page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from server.catalog.functions import Function
+from server.catalog.jobs import Snapshot
+from server.errors import BadOption, Overloaded, ServiceError
+from server.services import Services
+from server.supervision import Tasks
+from server.training.datasets.asking import answers_to, check_fits
+from server.training.datasets.contents import held_out_rows
+
+__all__ = ["MOST_ROWS", "Confusions", "Judged", "Judgement"]
+
+MOST_ROWS = 5_000  # of one snapshot, evenly over its test rows
+_PART = 250  # rows asked at a time
+_KEPT = 16
+_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One test row. answer: None for a row at fault, or one that got no answer."""
+
+    number: int
+    truth: str
+    answer: str | None
+    confidence: float | None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer is the truth."""
+        return self.answer == self.truth
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What one version of a function answers to one snapshot, as far as it has got.
+
+    wanted: rows that are asked; test_rows: those that there are. error: why it stopped; "" = it did not.
+    """
+
+    function: str
+    version: int
+    snapshot: str
+    wanted: int = 0
+    test_rows: int = 0
+    rows: list[Judged] = field(default_factory=list)
+    is_over: bool = False
+    error: str = ""
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """(truth, answer) → rows; those without an answer are left out."""
+        return Counter((row.truth, row.answer) for row in self.rows if row.answer is not None)
+
+    @property
+    def unanswered(self) -> int:
+        """Rows at fault."""
+        return sum(row.answer is None for row in self.rows)
+
+    @property
+    def sureness(self) -> Sequence[tuple[float, bool]]:
+        """(confidence, whether it was right) of every answer that says how sure it is."""
+        return [
+            (row.confidence, row.is_right)
+            for row in self.rows
+            if row.answer is not None and row.confidence is not None
+        ]
+
+    def behind(self, truth: str | None, answer: str | None) -> list[Judged]:
+        """The rows of a cell, the surest first; None = whatever, but wrong ones alone."""
+        found = [
+            row
+            for row in self.rows
+            if row.answer is not None
+            and truth in (None, row.truth)
+            and answer in (None, row.answer)
+            and (not row.is_right or truth is not None is not answer)
+        ]
+        return sorted(found, key=lambda row: -(row.confidence or 0.0))
+
+
+class Confusions:
+    """Of one server. On the event loop."""
+
+    def __init__(self, tasks: Tasks | None = None) -> None:
+        self._tasks = tasks or Tasks()
+        self._known: OrderedDict[tuple[str, int, str], Judgement] = OrderedDict()
+        self._under_way = 0
+
+    def get(self, function: Function, snapshot: Snapshot) -> Judgement | None:
+        """What was asked already, or is being asked."""
+        return self._known.get((function.name, function.version, snapshot.id))
+
+    def begin(self, services: Services, function: Function, snapshot: Snapshot, caller: str) -> Judgement:
+        """Ask, unless that was done; what failed is asked anew. Raises `BadOption`, `Overloaded`."""
+        check_fits(function, snapshot)
+        if not function.task.picks_one:
+            raise BadOption(f"{function.name} names no class, which could be confused with another")
+        key = (function.name, function.version, snapshot.id)
+        known = self._known.get(key)
+        if known is not None and not known.error:
+            return known
+        if self._under_way >= _AT_ONCE:
+            raise Overloaded(f"{_AT_ONCE} functions are being asked already; try again in a moment", 5.0)
+        judgement = self._known[key] = Judgement(function.name, function.version, snapshot.id)
+        self._known.move_to_end(key)
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        self._under_way += 1
+        work = functools.partial(self._ask, services, function, snapshot, caller, judgement)
+        self._tasks.once("confusion", work(), f"answers of {function.key} to {snapshot.dataset}")
+        return judgement
+
+    async def close(self) -> None:
+        """Ask no more."""
+        await self._tasks.close()
+
+    async def _ask(
+        self, services: Services, function: Function, snapshot: Snapshot, caller: str, judgement: Judgement
+    ) -> None:
+        try:
+            file = services.datasets.file_of(snapshot)
+            rows, judgement.test_rows = await asyncio.to_thread(held_out_rows, file, MOST_ROWS)
+            judgement.wanted = len(rows)
+            label = function.task.value.name
+            names = {column.name for column in function.outputs}
+            columns = [label, *(["confidence"] if "confidence" in names else [])]
+            for first in range(0, len(rows), _PART):
+                part = rows[first : first + _PART]
+                inputs = [text for _, text, _ in part]
+                told = await answers_to(services.calls, function, snapshot, inputs, columns, caller, _stays)
+                sure = told.get("confidence", [None] * len(part))
+                judgement.rows += [
+                    Judged(number, truth, answer, _finite(confidence))
+                    for (number, _, truth), answer, confidence in zip(part, told[label], sure, strict=True)
+                ]
+        except (ServiceError, OSError) as error:
+            judgement.error = str(error) or type(error).__name__
+        finally:
+            judgement.is_over = True
+            self._under_way -= 1
+
+
+async def _stays() -> dict[str, object]:
+    """Nobody hangs up: what is asked is for whoever looks next."""
+    await asyncio.Event().wait()
+    return {}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

@@ -1,0 +1,293 @@
+"""What the page of a job shows: pure, from the job and its trials as they are told, to plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from gpu_worker.tasks.metrics import Metric
+from server.dashboard.charts import units
+from server.dashboard.charts.bars import Bar, bar_chart
+from server.dashboard.charts.lines import Series, line_chart
+from server.dashboard.charts.parallel import Line, axis_of, parallel_coordinates
+from server.training.studies.importance import LEAST_TRIALS, knob_importance
+
+__all__ = ["JobLine", "JobView", "StudyView", "TrialLine", "job_line", "job_view"]
+
+KnobValue = float | int | str
+
+_MOST_TRIALS = 300  # in the table
+_SHARES = ("accuracy", "macro_f1", "micro_f1", "auc", "map_50", "map")  # metrics that are parts of 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLine:
+    """One trial. score: its best, in the metric's own direction; merit: the larger, the better."""
+
+    model: str
+    number: int
+    state: str
+    knobs: Mapping[str, KnobValue]
+    epochs: int
+    scores: tuple[float, ...]
+    score: float | None
+    merit: float | None
+    loss: float | None
+    took_s: float
+    warm_from: int | None
+    worker: str
+    reason: str
+    is_best: bool
+
+    @property
+    def name(self) -> str:
+        """As charts call it."""
+        return f"{self.model} {self.number}"
+
+    @property
+    def anchor(self) -> str:
+        """The id of its line in the table."""
+        return f"trial-{self.model.replace(':', '-').replace('.', '-')}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyView:
+    """The trials of one model. knobs: those that the table shows; hidden_knobs: how many are the same in
+    every trial and left out; importance: share of the score's variance, by knob.
+    """
+
+    model: str
+    metric: str
+    trials: tuple[TrialLine, ...]
+    trial_count: int
+    knobs: tuple[str, ...]
+    hidden_knobs: Mapping[str, KnobValue]
+    importance: Mapping[str, float]
+    epochs_used: int
+    share_used: float | None
+    best_score: float | None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether scores are parts of 1."""
+        return self.metric in _SHARES
+
+    @property
+    def parallel_chart(self) -> Markup:
+        """Every trial that has a score, through its knobs."""
+        scored = [trial for trial in self.trials if trial.score is not None]
+        axes = [axis_of(name, [trial.knobs.get(name) for trial in scored]) for name in self.knobs]
+        axes.append(axis_of(self.metric, [trial.score for trial in scored]))
+        lines = [
+            Line(
+                f"trial {trial.number}",
+                {**trial.knobs, self.metric: trial.score},
+                trial.merit,
+                f"#{trial.anchor}",
+                trial.is_best,
+            )
+            for trial in scored
+        ]
+        return parallel_coordinates(f"{self.model}: knobs and {self.metric}", axes, lines)
+
+    @property
+    def importance_chart(self) -> Markup:
+        """Which knob mattered."""
+        bars = [Bar(name, share) for name, share in self.importance.items()]
+        title = f"{self.model}: which knob mattered"
+        return bar_chart(title, bars, units.PERCENT, most=1.0, note="of the scores’ variance, each by itself")
+
+    @property
+    def importance_note(self) -> str:
+        """Why nothing is said of importance."""
+        if self.importance:
+            return ""
+        return f"Which knob mattered is said from {LEAST_TRIALS} trials with different scores on."
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job in a list."""
+
+    id: int
+    dataset: str
+    task: str
+    state: str
+    reason: str
+    models: tuple[str, ...]
+    metric: str
+    best_score: float | None
+    best_model: str
+    trials: int
+    seconds_used: float
+    share_used: float | None
+    budget: str
+    created_unix_s: float
+    ended_unix_s: float | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may change still."""
+        return self.state in ("running", "paused")
+
+    @property
+    def is_share(self) -> bool:
+        """Whether scores are parts of 1."""
+        return self.metric in _SHARES
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job with all its trials."""
+
+    line: JobLine
+    snapshot: str
+    policy: str
+    advisor: str
+    studies: tuple[StudyView, ...]
+    shows_all_knobs: bool
+
+    @property
+    def curves_chart(self) -> Markup:
+        """The score after every epoch, a line for each trial."""
+        trials = [trial for study in self.studies for trial in study.trials if trial.scores]
+        series = [
+            Series(
+                trial.name,
+                [(float(epoch), score) for epoch, score in enumerate(trial.scores, 1)],
+                f"#{trial.anchor}",
+                trial.is_best,
+            )
+            for trial in sorted(trials, key=lambda trial: trial.is_best)
+        ]
+        return line_chart(
+            f"Validation {self.line.metric}",
+            series,
+            self._unit,
+            x_axis="epoch",
+            from_zero=False,
+            note=f"{len(series)} trials; the best stand out",
+        )
+
+    @property
+    def progress_chart(self) -> Markup:
+        """The best score known after each trial, by model."""
+        series = []
+        for study in self.studies:
+            best: TrialLine | None = None
+            points: list[tuple[float, float | None]] = []
+            for trial in study.trials:
+                if trial.merit is not None and (best is None or trial.merit > (best.merit or 0.0)):
+                    best = trial
+                points.append((float(trial.number), None if best is None else best.score))
+            series.append(Series(study.model, points))
+        return line_chart(
+            f"Best {self.line.metric} so far", series, self._unit, x_axis="trial", from_zero=False
+        )
+
+    @property
+    def _unit(self) -> units.Unit:
+        return units.PERCENT if self.line.is_share else units.NUMBER
+
+
+def job_line(told: Mapping[str, Any]) -> JobLine:
+    """told: as `GET /v1/jobs/N` has it."""
+    studies = list(told["studies"].values())
+    shares = [study["share_used"] for study in studies if study.get("share_used") is not None]
+    return JobLine(
+        told["id"],
+        told["dataset"],
+        told["task"],
+        told["state"],
+        told["reason"],
+        tuple(told["models"]),
+        told["metric"],
+        told["best_score"],
+        told["best_model"] or "",
+        told["trials"],
+        told["seconds_used"],
+        sum(shares) / len(shares) if shares else None,
+        told["budget"],
+        _unix_s(told["created_at"]),
+        None if told["ended_at"] is None else _unix_s(told["ended_at"]),
+    )
+
+
+def job_view(
+    told: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], metric: Metric, *, all_knobs: bool
+) -> JobView:
+    """told, trials: as `GET /v1/jobs/N` and `GET /v1/trials?job=N` have them · all_knobs: those too that are
+    the same in every trial.
+    """
+    line = job_line(told)
+    names = list(dict.fromkeys([*told["studies"], *(trial["model"] for trial in trials)]))
+    studies = tuple(
+        _study(
+            name,
+            told["studies"].get(name, {}),
+            [trial for trial in trials if trial["model"] == name],
+            metric,
+            all_knobs=all_knobs,
+        )
+        for name in names
+    )
+    return JobView(line, told["snapshot"], told["policy"], told["advisor"], studies, all_knobs)
+
+
+def _study(
+    model: str,
+    told: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    metric: Metric,
+    *,
+    all_knobs: bool,
+) -> StudyView:
+    lines = [_trial(trial, metric, told.get("best_trial")) for trial in trials]
+    names = list(dict.fromkeys(name for line in lines for name in line.knobs))
+    same = {
+        name: lines[0].knobs[name]
+        for name in names
+        if len({repr(line.knobs.get(name)) for line in lines}) == 1
+    }
+    scored = [(line.knobs, line.merit) for line in lines if line.merit is not None]
+    newest = sorted(lines, key=lambda line: line.number)[-_MOST_TRIALS:]
+    return StudyView(
+        model,
+        metric.name,
+        tuple(newest),
+        len(lines),
+        tuple(name for name in names if all_knobs or name not in same),
+        {} if all_knobs else same,
+        knob_importance(scored),
+        told.get("epochs_used", 0),
+        told.get("share_used"),
+        told.get("best_score"),
+    )
+
+
+def _trial(told: Mapping[str, Any], metric: Metric, best: int | None) -> TrialLine:
+    score = told["best_score"]
+    return TrialLine(
+        told["model"],
+        told["trial"],
+        told["state"],
+        told["knobs"],
+        told["epochs"],
+        tuple(told.get("scores", ())),
+        score,
+        None if score is None else metric.merit(score),
+        told["loss"],
+        told["took_s"],
+        told["parent_trial"] if told["warm"] else None,
+        told["worker"] or "",
+        told["reason"],
+        told["trial"] == best,
+    )
+
+
+def _unix_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
