@@ -21,6 +21,7 @@ __all__ = ["JobLine", "JobView", "StudyView", "TrialLine", "job_line", "job_view
 KnobValue = float | int | str
 
 _MOST_TRIALS = 300  # in the table
+_LEAST_SHARE = 0.005  # that is worth a bar
 _SHARES = ("accuracy", "macro_f1", "micro_f1", "auc", "map_50", "map")  # metrics that are parts of 1
 
 
@@ -97,15 +98,17 @@ class StudyView:
     @property
     def importance_chart(self) -> Markup:
         """Which knob mattered."""
-        bars = [Bar(name, share) for name, share in self.importance.items()]
+        bars = [Bar(name, share) for name, share in self.importance.items() if share >= _LEAST_SHARE]
         title = f"{self.model}: which knob mattered"
         return bar_chart(title, bars, units.PERCENT, most=1.0, note="of the scores’ variance, each by itself")
 
     @property
     def importance_note(self) -> str:
         """Why nothing is said of importance."""
-        if self.importance:
+        if any(share >= _LEAST_SHARE for share in self.importance.values()):
             return ""
+        if self.importance:
+            return "No knob by itself explains the scores."
         return f"Which knob mattered is said from {LEAST_TRIALS} trials with different scores on."
 
 
@@ -161,6 +164,7 @@ class JobView:
                 [(float(epoch), score) for epoch, score in enumerate(trial.scores, 1)],
                 f"#{trial.anchor}",
                 trial.is_best,
+                trial.model,
             )
             for trial in sorted(trials, key=lambda trial: trial.is_best)
         ]

@@ -99,7 +99,7 @@ def _cell(
         return node("td")
     share = rows / sum(counts[truth, each] for each in shown)
     is_right = truth == answer and not (folded_names and truth == OTHERS)
-    shade = f"{'right' if is_right else 'wrong'} shade{math.ceil(share * _SHADES)}"
+    shade = f"{'is-right' if is_right else 'is-wrong'} shade{math.ceil(share * _SHADES)}"
     told = f"{rows} of {truth} answered {answer}"
     leads = href is not None and not (folded_names and OTHERS in (truth, answer))
     content = node("a", str(rows), href=href(truth, answer), aria_label=told) if href and leads else str(rows)

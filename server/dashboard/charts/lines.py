@@ -31,19 +31,21 @@ __all__ = ["Goal", "Series", "line_chart", "thinned"]
 Point = tuple[float, float | None]
 
 _FEW = 16  # series that can be told apart by a legend, and reached by the keyboard
+_FEW_OF_GROUPS = 5
 _LABEL = 40  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
     """One line. points: x, rising, and y; None or NaN is a gap. href: where a click on it leads. is_strong:
-    it stands out of the others.
+    it stands out of the others. group: whose colour it has, and whose name stands in the legend.
     """
 
     name: str
     points: Sequence[Point]
     href: str = ""
     is_strong: bool = False
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,23 @@ def line_chart(
         x_low, x_high = xs[0] - 30, xs[0] + 30
     x_scale = LinearScale(x_low, x_high, plot.left, plot.right)
     low, high = spread([*ys, *finite(goal.value for goal in goals)] + ([0.0] if from_zero else []))
+    if unit.name == "%" and ys and max(ys) <= 1.0:
+        high = min(high, 1.0)
     y_scale = linear(low, high, plot.bottom, plot.top)
+    groups = list(dict.fromkeys(each.group or each.name for each in series))
     lines = [
-        _line(each, place, x_scale, y_scale, unit, style, links=len(series) <= _FEW)
-        for place, each in enumerate(series)
+        _line(
+            each,
+            groups.index(each.group or each.name),
+            x_scale,
+            y_scale,
+            unit,
+            style,
+            links=len(series) <= _FEW,
+        )
+        for each in series
     ]
-    places = _x_places(x_scale, of_time=of_time)
+    places = _x_places(x_scale, of_time=of_time, of_whole=all(x == int(x) for x in xs))
     has_links = len(series) <= _FEW and any(each.href for each in series)
     drawn = picture(
         title,
@@ -94,21 +107,26 @@ def line_chart(
         size,
         None if is_empty else upright(plot, y_scale, unit.short, unit.beside),
         None if is_empty else across(plot, places, "UTC" if of_time else x_axis),
-        nothing(plot)
-        if is_empty
-        else node("g", *lines, class_=classes("lines", "many" if len(lines) > _FEW else "")),
+        nothing(plot) if is_empty else node("g", *lines, class_=_crowd(series)),
         *(None if is_empty else _goal(goal, plot, y_scale, unit) for goal in goals),
         has_links=has_links,
     )
-    legend = [(colour(place), shortened(each.name, _LABEL)) for place, each in enumerate(series)]
+    legend = [(colour(place), shortened(name, _LABEL)) for place, name in enumerate(groups)]
     return figure(
         title,
         note,
         drawn,
         None if is_empty else _numbers(series, unit, x_axis, of_time=of_time),
-        legend=legend if 1 < len(series) <= _FEW else (),
+        legend=legend if 1 < len(groups) <= _FEW else (),
         is_wide=size.is_wide,
     )
+
+
+def _crowd(series: Sequence[Series]) -> str | None:
+    """The classes of all lines together: of many the strong ones stand out."""
+    is_grouped = any(each.group for each in series)
+    many = len(series) > (_FEW_OF_GROUPS if is_grouped else _FEW)
+    return classes("lines", "many" if many else "", "grouped" if is_grouped else "")
 
 
 def thinned(points: Sequence[Point], places: int) -> Sequence[Point]:
@@ -197,13 +215,17 @@ def _goal(goal: Goal, plot: Plot, y_scale: LinearScale, unit: Unit) -> Element |
     )
 
 
-def _x_places(scale: LinearScale, *, of_time: bool) -> list[tuple[float, str]]:
+def _x_places(scale: LinearScale, *, of_time: bool, of_whole: bool) -> list[tuple[float, str]]:
     if of_time:
         span = scale.high - scale.low
         moments = time_ticks(scale.low, scale.high, int((scale.end - scale.start) / 70) + 1)
         return [(scale(moment), utc_time(moment, span)) for moment in moments]
     within = linear(scale.low, scale.high, 0, 1, steps=6).ticks()
-    return [(scale(value), NUMBER.short(value)) for value in within if scale.low <= value <= scale.high]
+    return [
+        (scale(value), NUMBER.short(value))
+        for value in within
+        if scale.low <= value <= scale.high and (value == int(value) or not of_whole)
+    ]
 
 
 def _described(series: Sequence[Series], goals: Sequence[Goal], unit: Unit, note: str) -> str:
