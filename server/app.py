@@ -40,6 +40,7 @@ from server.http.gateway import Gateway
 from server.http.large_json import LargeJson
 from server.http.listener import Running
 from server.http.replies import map_errors
+from server.observability.history import History, server_id
 from server.observability.metrics import Exposition, Metrics
 from server.observability.readings import Reading, reading_of
 from server.observability.recorder import Recorder
@@ -82,6 +83,7 @@ from server.serving.shadow_rows import ShadowRows
 from server.settings import Settings, is_loopback
 from server.storage import StartError, Storage, open_storage
 from server.store.feedback import FeedbackBounds, FeedbackRepository
+from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
 from server.store.retraining import RetrainingRepository
 from server.store.tokens import TokenRepository
@@ -412,12 +414,17 @@ async def _running(
             dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows, recent
         )
         selections = Selections(dispatcher, latencies.of_rows)
-        recorder = Recorder(functools.partial(_reading, metrics, dispatcher), supervisor.tasks())
+        read = functools.partial(_reading, metrics, dispatcher, residency)
+        recorder = Recorder(read, supervisor.tasks())
         stack.push_async_callback(recorder.close)
         recorder.start()
         tokens = TokenService(TokenRepository(storage.engine), access.tokens, supervisor.tasks())
         stack.push_async_callback(tokens.close)
         tokens.start()
+        here = server_id(settings.home, settings.port)
+        history = History(HistoryRepository(storage.engine, here), read, supervisor.tasks())
+        stack.push_async_callback(history.close)
+        await history.start()
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -455,11 +462,18 @@ async def _running(
             recorder=recorder,
             tokens=tokens,
             sessions=access.sessions,
+            history=history,
         )
 
 
-def _reading(metrics: Metrics, dispatcher: Dispatcher) -> Reading:
-    return reading_of(time.monotonic(), metrics.items(), metrics.unresolved, dispatcher.queue_depth())
+def _reading(metrics: Metrics, dispatcher: Dispatcher, residency: Residency) -> Reading:
+    return reading_of(
+        time.monotonic(),
+        metrics.items(),
+        metrics.unresolved,
+        dispatcher.queue_depth(),
+        sum(used_bytes for _, used_bytes, _ in residency.held().values()),
+    )
 
 
 def _capacity(settings: Settings, worker: Worker) -> Capacity:

@@ -13,6 +13,7 @@ from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.http.large_json import LargeJson
+from server.observability.history import History
 from server.observability.metrics import Exposition, Metrics
 from server.observability.recorder import Recorder
 from server.placement.remote_models import RemoteModels
@@ -62,6 +63,7 @@ class Services:
     tokens: TokenService
     sessions: Sessions
     recorder: Recorder
+    history: History
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""

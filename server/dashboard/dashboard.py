@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+
+from markupsafe import Markup
 
 from server.dashboard.assets import Assets
 from server.dashboard.confusions import Confusions
@@ -13,6 +16,8 @@ from server.dashboard.renderer import Renderer
 from server.dashboard.thumbnails import Thumbnails
 
 __all__ = ["Dashboard"]
+
+_MOST_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,22 @@ class Dashboard:
     thumbnails: Thumbnails = field(default_factory=Thumbnails)
     renderer: Renderer = field(init=False)
     run: str = field(default_factory=lambda: secrets.token_hex(8))
+    _kept: dict[Hashable, tuple[Hashable, list[Markup]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "renderer", Renderer(self.assets))
+
+    def kept(self, key: Hashable, stamp: Hashable, make: Callable[[], list[Markup]]) -> list[Markup]:
+        """What was made last under that key, if it was made by the same stamp; else made now, and kept.
+
+        For charts, which take tens of milliseconds and change seldom.
+        """
+        found = self._kept.get(key)
+        if found is None or found[0] != stamp:
+            while len(self._kept) >= _MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)), None)
+            found = self._kept[key] = (stamp, make())
+        return found[1]
 
     async def close(self) -> None:
         """End every stream, and what pages have begun."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from markupsafe import Markup
 
 from server.dashboard.live_reply import live_reply
+from server.dashboard.overview_charts import Span, charts_of
 from server.dashboard.overview_view import OverviewView, overview_of, worker_lines
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
+from server.observability.history import DAY, HOUR
 
 __all__ = ["router"]
 
@@ -19,23 +22,35 @@ _PARTS = {
     "functions": "overview/functions.html",
     "errors": "overview/errors.html",
     "workers": "overview/workers.html",
+    "history": "overview/history.html",
+}
+_SPANS = {
+    HOUR.name: (HOUR, Span("hour", HOUR.slot_s)),
+    DAY.name: (DAY, Span("day", DAY.slot_s)),
 }
 
 
 @router.get("/")
-async def show_overview(page: PageOf) -> Response:
+async def show_overview(page: PageOf, span: str = HOUR.name) -> Response:
     """The page."""
-    return await page.reply("overview.html", view=_view(page))
+    span = span if span in _SPANS else HOUR.name
+    return await page.reply(
+        "overview.html",
+        view=_view(page, span),
+        span=span,
+        spans=[drawn for _, drawn in _SPANS.values()],
+        live=f"live/overview?span={span}",
+    )
 
 
 @router.get("/live/overview")
-async def watch_overview(page: PageOf) -> Response:
+async def watch_overview(page: PageOf, span: str = HOUR.name) -> Response:
     """Its parts, whenever they change."""
-    page = page.seen_from("./")
-    return live_reply(page, ("overview", page.sight), lambda: _view(page), _PARTS)
+    page, span = page.seen_from("./"), span if span in _SPANS else HOUR.name
+    return live_reply(page, ("overview", page.sight, span), lambda: _view(page, span), _PARTS)
 
 
-def _view(page: Page) -> OverviewView:
+def _view(page: Page, span: str) -> OverviewView:
     services = page.services
     functions = page.functions()
     ready = {
@@ -44,4 +59,20 @@ def _view(page: Page) -> OverviewView:
         if services.catalog.is_loaded(each.name) and services.residency.is_resident(each.members)
     }
     workers = worker_lines((*services.pool.states(), *services.remote.states()), services.residency.places())
-    return overview_of(services.recorder.recent(), functions, ready, workers, sees_all=page.sees_all)
+    ring, drawn = _SPANS[span]
+    names = [each.name for each in functions]
+
+    def charts() -> list[Markup]:
+        goals_s = [each.slo_ms / 1000 for each in functions]
+        return charts_of(slots, drawn, names, goals_s, sees_all=page.sees_all)
+
+    slots = services.history.last(ring)
+    stamp = (services.history.changes, tuple(names))
+    return overview_of(
+        services.recorder.recent(),
+        functions,
+        ready,
+        workers,
+        lambda: page.dashboard.kept(("overview", page.sight, span), stamp, charts),
+        sees_all=page.sees_all,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from server.catalog.functions import Function
@@ -79,7 +79,7 @@ class WorkerLine:
 
 @dataclass(frozen=True, slots=True)
 class OverviewView:
-    """The last `seconds`."""
+    """The last `seconds`. charts: of the last hour or day, made where they are drawn: that takes a while"""
 
     seconds: float
     rows_per_s: float | None
@@ -94,6 +94,7 @@ class OverviewView:
     functions: tuple[FunctionLine, ...]
     errors: tuple[ErrorLine, ...]
     workers: tuple[WorkerLine, ...]
+    charts: Callable[[], Sequence[str]]
 
 
 def overview_of(
@@ -101,6 +102,7 @@ def overview_of(
     functions: Sequence[Function],
     ready: Collection[str],
     workers: Sequence[WorkerLine],
+    charts: Callable[[], Sequence[str]] = tuple,
     *,
     sees_all: bool,
 ) -> OverviewView:
@@ -131,6 +133,7 @@ def overview_of(
             for code, requests in sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))
         ),
         tuple(workers),
+        charts,
     )
 
 

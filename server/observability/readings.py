@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from server.observability.stats import LATENCY_S, FunctionStats
 
-__all__ = ["Counts", "Reading", "Stretch", "between", "counts_of", "quantile_s", "reading_of"]
+__all__ = ["OTHERS", "Counts", "Reading", "Stretch", "between", "counts_of", "quantile_s", "reading_of"]
+
+
+OTHERS = ""  # functions that are not told apart; no function is called so
+_NUMBERS = ("rows", "row_errors", "requests", "batches", "batch_rows")
+_MOST_FUNCTIONS = 20  # of a stretch that is kept, the busiest
+_MOST_CODES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,23 @@ class Counts:
             },
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """As the history keeps it: what is 0 is left out."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        codes = Counter(self.errors).most_common(_MOST_CODES)
+        told: dict[str, Any] = {name: number for name, number in numbers.items() if number}
+        if any(self.latency):
+            told["latency"] = list(self.latency)
+        return told | ({"errors": dict(codes)} if codes else {})
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Counts:
+        """What `to_json` wrote."""
+        numbers = {name: int(told.get(name, 0)) for name in _NUMBERS}
+        errors = {str(code): int(count) for code, count in told.get("errors", {}).items()}
+        latency = tuple(map(int, told.get("latency", ())))
+        return cls(**numbers, latency=latency if len(latency) == len(LATENCY_S) + 1 else (), errors=errors)
+
     @property
     def is_nothing(self) -> bool:
         """Whether nothing happened."""
@@ -75,12 +99,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The counters at one moment. at_s: monotonic · waiting: rows by function"""
+    """The counters at one moment. at_s: monotonic · waiting: rows by function · used_bytes: of devices"""
 
     at_s: float
     functions: Mapping[str, Counts]
     unresolved: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
+    used_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +132,32 @@ class Stretch:
             dict(Counter(self.unresolved) + Counter(later.unresolved)),
             {name: max(self.waiting.get(name, 0), later.waiting.get(name, 0)) for name in waits},
             later.used_bytes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As the history keeps it, of a bounded size: functions beyond the busiest ones are added up."""
+        by_rows = sorted(self.functions.items(), key=lambda pair: (-pair[1].rows, -pair[1].requests))
+        kept = dict(by_rows[:_MOST_FUNCTIONS])
+        if rest := by_rows[_MOST_FUNCTIONS:]:
+            kept[OTHERS] = sum((counts for _, counts in rest), kept.get(OTHERS, Counts()))
+        waiting = sorted(self.waiting.items(), key=lambda pair: -pair[1])[:_MOST_FUNCTIONS]
+        return {
+            "seconds": round(self.seconds, 3),
+            "functions": {name: counts.to_json() for name, counts in kept.items()},
+            "unresolved": dict(Counter(self.unresolved).most_common(_MOST_CODES)),
+            "waiting": dict(waiting),
+            "used_bytes": self.used_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Stretch:
+        """What `to_json` wrote. Raises KeyError, TypeError, ValueError, AttributeError for anything else."""
+        return cls(
+            float(told["seconds"]),
+            {str(name): Counts.from_json(counts) for name, counts in told["functions"].items()},
+            {str(code): int(count) for code, count in told["unresolved"].items()},
+            {str(name): int(rows) for name, rows in told["waiting"].items()},
+            int(told["used_bytes"]),
         )
 
     def of(self, names: Iterable[str]) -> Counts:
@@ -146,6 +197,7 @@ def between(before: Reading, after: Reading) -> Stretch:
         {name: counts for name, counts in functions.items() if not counts.is_nothing},
         dict(unresolved),
         {name: rows for name, rows in after.waiting.items() if rows},
+        after.used_bytes,
     )
 
 
@@ -178,6 +230,7 @@ def reading_of(
     stats: Iterable[tuple[tuple[str, int], FunctionStats]],
     unresolved: Mapping[str, int],
     queue_depth: Mapping[tuple[str, int], tuple[int, int]],
+    used_bytes: int = 0,
 ) -> Reading:
     """The counters as they are. queue_depth: (function, version) → rows and bytes that wait."""
     functions: dict[str, Counts] = {}
@@ -187,4 +240,4 @@ def reading_of(
     waiting: Counter[str] = Counter()
     for (name, _), (rows, _) in queue_depth.items():
         waiting[name] += rows
-    return Reading(at_s, functions, dict(unresolved), waiting)
+    return Reading(at_s, functions, dict(unresolved), waiting, used_bytes)

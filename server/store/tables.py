@@ -32,6 +32,7 @@ __all__ = [
     "FeedbackContextRow",
     "FeedbackRow",
     "FunctionRow",
+    "HistoryRow",
     "JobRow",
     "LookRow",
     "ModelVersionRow",
@@ -281,3 +282,19 @@ class LookRow(Base):
     looked_at: Mapped[datetime]
 
     __table_args__ = (Index(None, "snapshot", "members"), Index(None, "dataset"))
+
+
+class HistoryRow(Base):
+    """What one server did in one stretch of time. A ring has so many slots, which are written over.
+
+    server: names one of those that share the registry · at_s: when the stretch began, Unix time · stretch: as
+    `server.observability.readings` writes it
+    """
+
+    __tablename__ = "history"
+
+    server: Mapped[str] = mapped_column(String(32), primary_key=True)
+    ring: Mapped[str] = mapped_column(String(10), primary_key=True)
+    slot: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    at_s: Mapped[int] = mapped_column(BigInteger)
+    stretch: Mapped[dict[str, Any]]

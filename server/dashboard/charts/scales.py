@@ -106,8 +106,8 @@ def is_drawn(value: float | None) -> TypeGuard[float]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest, apart even where all are equal; 0 and 1 of none."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    """The least and the greatest, apart even where all are equal; 0 and 1 of none, and where all are 0."""
+    low, high = (min(values), max(values)) if any(values) else (0.0, 1.0)
     if high > low and high - low > 1e-12 * max(abs(low), abs(high)):
         return low, high
     room = abs(low) * 0.1 or 1.0
