@@ -13,6 +13,7 @@ from ml_udf.cli.console import check_dsn, console
 from ml_udf.cli.findings import Finding, failed, found, noted, show
 from ml_udf.cli.pg_doctor import check_cluster, check_installation
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
+from ml_udf.cli.tls_doctor import check_certificates
 from ml_udf.client import Client, Options, Prediction
 from ml_udf.errors import Forbidden, InputError, MlUdfError, Unauthorized, UnknownFunction
 
@@ -79,6 +80,7 @@ def _check_endpoint(server: ServerOptions) -> Iterator[Finding]:
         yield failed(error.message, error.hint)
         return
     try:
+        yield from check_certificates(server)
         yield from _check_server(client)
     except MlUdfError as error:
         yield failed(error.message, error.hint or "see the server's log")

@@ -96,12 +96,19 @@ def _extension_versions(connection: psycopg.Connection) -> tuple[str | None, str
 
 def _check_servers(connection: psycopg.Connection) -> Iterator[Finding]:
     servers = connection.execute(
-        "SELECT s.srvname, (SELECT string_agg(o, ', ') FROM unnest(s.srvoptions) AS o WHERE o LIKE 'url=%') "
+        "SELECT s.srvname, (SELECT string_agg(o, ', ') FROM unnest(s.srvoptions) AS o WHERE o LIKE 'url=%'), "
+        "'allow_plain=true' = ANY (s.srvoptions) "
         "FROM pg_foreign_server s JOIN pg_foreign_data_wrapper w ON w.oid = s.srvfdw "
         "WHERE w.fdwname = 'ml_udf'"
     ).fetchall()
-    for name, url in servers:
-        yield found(f"server {name}: {url}")
+    for name, url, plain in servers:
+        if plain:
+            yield noted(
+                f"server {name}: {url}, where rows and the token may go in the clear (allow_plain)",
+                "give the inference server a certificate, unless a proxy does TLS: docs/tls.md",
+            )
+        else:
+            yield found(f"server {name}: {url}")
     if not servers:
         yield failed(
             "it names no inference server",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 import zlib
@@ -31,7 +32,9 @@ def label_of(row: str | bytes) -> str:
 class OipServer:
     """Serves any function named in `functions`; attributes may be changed while it runs."""
 
-    def __init__(self, *, ours: bool = True, token: str | None = None) -> None:
+    def __init__(
+        self, *, ours: bool = True, token: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.ours = ours
         self.token = token
         self.version = "1"
@@ -52,7 +55,9 @@ class OipServer:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self.port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
 
@@ -233,8 +238,10 @@ class OipServer:
 
 
 @contextlib.contextmanager
-def oip_server(*, ours: bool = True, token: str | None = None) -> Iterator[OipServer]:
-    server = OipServer(ours=ours, token=token)
+def oip_server(
+    *, ours: bool = True, token: str | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[OipServer]:
+    server = OipServer(ours=ours, token=token, tls=tls)
     try:
         yield server
     finally:

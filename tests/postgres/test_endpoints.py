@@ -193,9 +193,10 @@ def test_authorities_are_files_of_the_host_so_not_for_everybody_to_name(
     owner: Engine, admin: Callable[[], Engine]
 ) -> None:
     attacker = admin()
-    for path in ("/etc/passwd", "/nowhere"):
-        with pytest.raises(Denied, match="read files on the database's host"):
-            attacker.query(create_server("s", "https://127.0.0.1", f", sslrootcert '{path}'"))
+    for option in ("sslrootcert", "sslcert", "sslkey"):
+        for path in ("/etc/passwd", "/nowhere"):
+            with pytest.raises(Denied, match="read files on the database's host"):
+                attacker.query(create_server("s", "https://127.0.0.1", f", {option} '{path}'"))
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="cannot be read as certificates"):
         owner.query(create_server("s", "https://ml.example", ", sslrootcert '/nowhere'"))
 
