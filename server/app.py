@@ -209,11 +209,21 @@ class App:
                 yield {
                     "application": self.gateway(infer, {"services": services, "dashboard": dashboard}),
                     "drain": functools.partial(_drain, services, dashboard, settings.drain_s),
+                    "greeting": functools.partial(_greeting, self._access),
                 }
             finally:
                 await dashboard.close()
                 services.dispatcher.drain()
                 services.large.close()
+
+
+def _greeting(access: Access, url: str) -> Sequence[str]:
+    """Where the pages are. Whoever sits at the terminal gets a link that logs in once; no log does."""
+    admin = access.tokens.named("admin")
+    if admin is None or "admin" not in admin.scopes or not sys.stdout.isatty():
+        return [f"pages: {url}/"]
+    code = access.sessions.link(admin)
+    return [f"pages: {url}/login?link={code} (logs in once, within ten minutes)"]
 
 
 async def _drain(services: Services, dashboard: Dashboard, drain_s: float) -> None:

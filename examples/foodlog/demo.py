@@ -258,7 +258,9 @@ def suggest(folder: Path, console: Console) -> None:
     ml_udf = command("ml-udf")
     console.print(
         f"  {ml_udf} serve --home {folder}/home --media-root {folder}/images\n"
-        "      keep these functions served (make serve); then, in another terminal:\n"
+        "      keep these functions served (make serve), with their pages at http://127.0.0.1:8080/ :\n"
+        f"      http://127.0.0.1:8080/functions/{ENSEMBLE} names what is in a photo that you drop on it\n"
+        "    Then, in another terminal:\n"
         f'  {ml_udf} sql "SELECT {ENSEMBLE}(image_path) AS food, count(*)'
         f" FROM '{folder}/foodlog.csv' GROUP BY food\"\n"
         f"  {ml_udf} jobs\n"
@@ -285,6 +287,9 @@ def command(name: str) -> str:
 def stay(url: str, postgres: Engine | None, console: Console) -> None:
     """Keep server and database until Ctrl-C."""
     console.print(f"Serving on {url} until Ctrl-C.", highlight=False)
+    console.print(
+        f"  {url}/functions/{ENSEMBLE} names what is in a photo that you drop on it", highlight=False
+    )
     if postgres is not None:
         console.print(f"  psql '{postgres.uri}'", highlight=False, markup=False, soft_wrap=True)
     try:

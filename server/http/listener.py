@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -42,11 +42,13 @@ _ALLOCATIONS = 50_000  # containers made and not freed, before the youngest are 
 class Running(TypedDict):
     """What the lifespan of an application yields, as its state.
 
-    application: what requests go to · drain: awaited before the doors close
+    application: what requests go to · drain: awaited before the doors close · greeting: from the server's
+    address to what is said of it, once it answers
     """
 
     application: Application
     drain: Callable[[], Awaitable[None]]
+    greeting: Callable[[str], Sequence[str]]
 
 
 class Listener(uvicorn.Server):
@@ -115,7 +117,10 @@ class Listener(uvicorn.Server):
         host, port = server.sockets[0].getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         scheme = "http" if self._tls is None else "https"
-        print(f"ml_udf server listening on {scheme}://{name}:{port}", flush=True)  # noqa: T201  # the promised line
+        url = f"{scheme}://{name}:{port}"
+        print(f"ml_udf server listening on {url}", flush=True)  # noqa: T201  # the promised line
+        for line in running["greeting"](url):
+            print(line, flush=True)  # noqa: T201  # for whoever started it
         if self._port_file is not None:
             _write_port(self._port_file, port)
         if self._tls is not None:
