@@ -32,6 +32,7 @@ from server.catalog.selections import Selections
 from server.dashboard import pages
 from server.dashboard.confusions import Confusions
 from server.dashboard.dashboard import Dashboard
+from server.dashboard.error_page import refused_page, shown_error
 from server.dashboard.live import Live
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
@@ -155,11 +156,12 @@ class App:
         )
         for route in routes:
             self.api.include_router(route.router)
-        map_errors(self.api)
+        map_errors(self.api, shown_error)
         self.ended_by = ""  # what the server cannot go on without, if that is why it stopped
 
     def gateway(self, route: Route, state: Mapping[str, Any]) -> Gateway:
         """What stands before `route` and `api`; `state`: of the requests to `api`."""
+        dashboard = state.get("dashboard")
         return Gateway(
             self.api,
             self._access,
@@ -167,6 +169,7 @@ class App:
             state,
             max_body_bytes=self._settings.max_body_bytes,
             max_upload_bytes=self._settings.max_model_bytes,
+            error_page=None if dashboard is None else functools.partial(refused_page, dashboard),
         )
 
     def end(self, reason: str) -> None:
@@ -471,8 +474,8 @@ async def _running(
             remote=remote,
             recorder=recorder,
             tokens=tokens,
-            sessions=access.sessions,
             history=history,
+            access=access,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from server.access.sessions import Sessions
+from server.access.door import Access
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
@@ -61,7 +61,7 @@ class Services:
     drift: Drift
     remote: RemoteModels
     tokens: TokenService
-    sessions: Sessions
+    access: Access
     recorder: Recorder
     history: History
 

@@ -11,13 +11,21 @@ from typing import Protocol
 from urllib.parse import quote, unquote_to_bytes
 
 from server.access.caller import Caller
-from server.access.rules import CHANGING, Rule, rule_of
-from server.access.sessions import Sessions
+from server.access.failed_logins import FailedLogins
+from server.access.rules import CHANGING, NO_PAGE, Rule, rule_of
+from server.access.sessions import Session, Sessions
 from server.access.tokens import Tokens
-from server.errors import BadOption, Forbidden, LoginWanted, Unauthorized, WrongContentType
+from server.errors import (
+    BadOption,
+    Forbidden,
+    LoginWanted,
+    Unauthorized,
+    UnknownFunction,
+    WrongContentType,
+)
 from server.settings import is_loopback
 
-__all__ = ["Access", "RequestHead"]
+__all__ = ["Access", "RequestHead", "wants_page"]
 
 # A host and perhaps a port, whole: what a general parser of URLs lets through behind `]` or before `@` is
 # another host to somebody else.
@@ -56,6 +64,7 @@ class Access:
     def __init__(self, tokens: Tokens, sessions: Sessions, *, hosts: Collection[str] = ()) -> None:
         self.tokens = tokens
         self.sessions = sessions
+        self.failed = FailedLogins()
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def check(self, head: RequestHead, path: str, address: str) -> Caller:
@@ -77,7 +86,7 @@ class Access:
             return Caller("", address, user=_claimed(head, _USER), database=_claimed(head, _DATABASE))
         if rule.scope == "open" and not rule.is_page:
             return Caller("", address, frozenset())
-        sent = _bearer(head)
+        sent = _bearer(head.headers)
         if sent is None and rule.is_page:
             return self._browser(head, rule, path, address, changes)
         caller = None
@@ -93,16 +102,28 @@ class Access:
         # A cookie goes with whatever any page sends here. Browsers say of a request where it comes from.
         if changes and not _is_same_origin(head):
             raise Forbidden("pages of other sites may change nothing here; open this server's own page")
-        cookie = _cookie(head, self.sessions.cookie_name)
-        session = None if cookie is None else self.sessions.of_cookie(cookie, address)
+        session = self.session_of(head.headers, address)
         if session is not None and (rule.scope == "open" or rule.admits(session.caller)):
             return session.caller
         if rule.scope == "open":
             return Caller("", address, frozenset())
         if session is None:
-            raise LoginWanted(_login(path))
+            if wants_page(head.headers):
+                raise LoginWanted(_login(path))
+            raise Unauthorized("this server wants a bearer token, or a browser that is logged in")
+        if rule is NO_PAGE:
+            raise UnknownFunction("there is no such page here")
         _check_scope(rule, session.caller)
         raise AssertionError("unreachable")
+
+    def session_of(self, headers: Mapping[bytes, bytes], address: str) -> Session | None:
+        """That of the browser which sent a request; None for programs, and who is not logged in."""
+        if _bearer(headers) is not None:
+            return None
+        if self.tokens.is_open:
+            return self.sessions.open(address)
+        cookie = _cookie(headers, self.sessions.cookie_name)
+        return None if cookie is None else self.sessions.of_cookie(cookie, address)
 
     def _check_page(self, head: RequestHead, changes: bool) -> None:
         """A browser lets any page post to loopback, and names the page's host; a name that is made to point
@@ -146,8 +167,13 @@ def _check_content(head: RequestHead, content: Iterable[str]) -> None:
         raise WrongContentType(f"the body's content type must be {wanted}, not {given[:100] or 'left out'}")
 
 
-def _bearer(head: RequestHead) -> bytes | None:
-    scheme, _, sent = head.headers.get(b"authorization", b"").partition(b" ")
+def wants_page(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser asks, for somebody to read."""
+    return b"text/html" in headers.get(b"accept", b"")
+
+
+def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
+    scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
     return sent.strip() if scheme.lower() == b"bearer" else None
 
 
@@ -166,8 +192,8 @@ def _claimed(head: RequestHead, name: bytes) -> str:
         ) from None
 
 
-def _cookie(head: RequestHead, name: str) -> str | None:
-    for part in head.headers.get(b"cookie", b"").decode("latin-1").split(";"):
+def _cookie(headers: Mapping[bytes, bytes], name: str) -> str | None:
+    for part in headers.get(b"cookie", b"").decode("latin-1").split(";"):
         key, _, value = part.strip().partition("=")
         if key == name:
             return value

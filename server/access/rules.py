@@ -17,7 +17,7 @@ from starlette.routing import compile_path
 
 from server.access.caller import Caller, Scope
 
-__all__ = ["CHANGING", "RULES", "Asked", "Rule", "rule_of"]
+__all__ = ["CHANGING", "NO_PAGE", "RULES", "Asked", "Rule", "rule_of"]
 
 Asked = Scope | Literal["open", "use"]
 
@@ -56,6 +56,7 @@ def _page(scope: Asked) -> Rule:
 
 
 _NO_RULE = Rule("admin")
+NO_PAGE = _page("admin")  # what a browser asks for that has no rule
 
 RULES: dict[tuple[str, str], Rule] = {
     # First: a path is compared with one after the other, and most are these.
@@ -165,6 +166,12 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/datasets/{name}/confusion"): _page("train"),
     ("POST", "/datasets/{name}/confusion"): _page("train"),
     ("GET", "/live/datasets/{name}/confusion/{function}"): _page("train"),
+    ("GET", "/login"): _page("open"),
+    ("POST", "/login"): _page("open"),
+    ("POST", "/logout"): _page("open"),
+    ("GET", "/who"): _page("read"),
+    ("POST", "/who/tokens"): _page("admin"),
+    ("POST", "/who/tokens/{name}/revoke"): _page("admin"),
 }
 
 _MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}
@@ -177,4 +184,4 @@ def rule_of(method: str, path: str) -> Rule:
     for pattern, rule in _MATCHED.get("GET" if method == "HEAD" else method, ()):
         if pattern.match(path):
             return rule
-    return _NO_RULE
+    return NO_PAGE if method in ("GET", "HEAD") else _NO_RULE

@@ -51,6 +51,10 @@ class Tokens:
         token = self._by_digest.get(digest)
         return token if token is not None and token.is_valid(self._clock()) else None
 
+    def of_secret(self, secret: bytes) -> Token | None:
+        """The token of this secret, if it is valid."""
+        return self.of_digest(digest_of(secret))
+
     def of_files(self) -> tuple[Token, ...]:
         """Those that hold as long as the server runs."""
         return self._of_files

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse
 from server.access.caller import NOBODY, Caller, Kind
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Snapshot
+from server.dashboard.browser_session import check_csrf, session_of
 from server.dashboard.dashboard import Dashboard
 from server.dashboard.navigation import NAVIGATION
 from server.dashboard.security import PAGE_HEADERS
@@ -138,12 +139,13 @@ class Page:
 
 
 def page_of(request: Request) -> Page:
-    """The dependency of every page."""
+    """The page that a request asks for."""
+    session = session_of(request)
     return Page(
         request.state.services,
         request.state.dashboard,
         request.scope["ml_udf.caller"],
-        request.scope.get("ml_udf.csrf", ""),
+        "" if session is None else session.csrf,
         base_of(request.scope["raw_path"]),
         request.url.path,
         request.headers.get("x-part") == "1",
@@ -155,4 +157,13 @@ def base_of(raw_path: bytes) -> str:
     return "../" * (raw_path.count(b"/") - 1) or "./"
 
 
-PageOf = Annotated[Page, Depends(page_of)]
+async def checked_page_of(request: Request) -> Page:
+    """The dependency of every page. What changes something must show that a page of ours sent it.
+
+    Raises `Forbidden`.
+    """
+    await check_csrf(request)
+    return page_of(request)
+
+
+PageOf = Annotated[Page, Depends(checked_page_of)]

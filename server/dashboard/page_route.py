@@ -9,22 +9,13 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from server.dashboard.browser_session import is_for_people
+from server.dashboard.error_page import TITLES
 from server.dashboard.page_context import page_of
-from server.errors import ServiceError
+from server.errors import BadOption, ServiceError
+from server.http.replies import json_reply
 
 __all__ = ["PageRoute"]
-
-_TITLES = {
-    400: "That cannot be done",
-    401: "Please log in",
-    403: "Not for you",
-    404: "Not here",
-    410: "Gone",
-    413: "Too large",
-    415: "Not what this takes",
-    503: "Too much at once",
-    504: "Too late",
-}
 
 
 class PageRoute(APIRoute):
@@ -38,18 +29,21 @@ class PageRoute(APIRoute):
             try:
                 return await inner(request)
             except ServiceError as error:
-                return await _error_page(request, error.status, error.message, error.headers())
+                return await _error_page(request, error)
             except RequestValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(str(part) for part in first.get("loc", ()))
-                return await _error_page(request, 400, f"{place}: {first.get('msg', 'not valid')}", {})
+                return await _error_page(request, BadOption(f"{place}: {first.get('msg', 'not valid')}"))
 
         return handled
 
 
-async def _error_page(request: Request, status: int, message: str, headers: dict[str, str]) -> Response:
+async def _error_page(request: Request, error: ServiceError) -> Response:
     page = page_of(request)
+    if not (page.is_part or is_for_people(request)):
+        return json_reply({"error": error.wire_text}, error.status, error.headers())
+    status, message, headers = error.status, error.message, error.headers()
     template = "error_part.html" if page.is_part else "error.html"
-    reply = await page.reply(template, status, title=_TITLES.get(status, "That went wrong"), message=message)
+    reply = await page.reply(template, status, title=TITLES.get(status, "That went wrong"), message=message)
     reply.headers.update({name: value for name, value in headers.items() if name != "WWW-Authenticate"})
     return reply

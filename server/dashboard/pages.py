@@ -10,10 +10,12 @@ from server.dashboard import (
     function_page,
     jobs,
     live_routes,
+    login,
     models,
     overview,
     sql_page,
     training,
+    who,
 )
 
 __all__ = ["router"]
@@ -22,10 +24,12 @@ router = APIRouter()
 for _page in (
     asset_routes,
     live_routes,
+    login,
     overview,
     function_page,
     models,
     training,
+    who,
     datasets,
     jobs,
     sql_page,

@@ -7,15 +7,16 @@ before it; everything else goes to the framework. Knows no service.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from server.access.door import Access
-from server.errors import MethodNotAllowed, ServiceError
+from server.access.door import Access, wants_page
+from server.access.rules import rule_of
+from server.errors import Forbidden, MethodNotAllowed, ServiceError, UnknownFunction
 from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure, Route
@@ -23,7 +24,7 @@ from server.http.body import Receive, Scope, Send, too_large
 from server.http.replies import error_reply
 from server.http.request_head import Head
 
-__all__ = ["Gateway"]
+__all__ = ["ErrorPage", "Gateway"]
 
 _REGISTER = "/register"
 _CODES = {
@@ -34,6 +35,10 @@ _CODES = {
     501: "unsupported",
     503: "overloaded",
 }
+
+
+# A request's target, a status, what to say → a body and its headers.
+ErrorPage = Callable[[bytes, int, str], tuple[bytes, Mapping[str, str]]]
 
 
 class Gateway:
@@ -51,6 +56,7 @@ class Gateway:
         *,
         max_body_bytes: int,
         max_upload_bytes: int,
+        error_page: ErrorPage | None = None,
     ) -> None:
         self._inner = inner
         self._access = access
@@ -59,6 +65,7 @@ class Gateway:
         self._backpressure = Backpressure(route)
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
+        self._error_page = error_page
 
     # ── connection.Application ──────────────────────────────────────────────────────────────────────
 
@@ -74,8 +81,15 @@ class Gateway:
             if head.length is not None and head.length > limit:
                 raise too_large(limit)
         except ServiceError as error:
-            return Refused(*error_reply(error))
+            return self._refused(error, head, path)
         return Admitted(path, query, whole, limit, caller)
+
+    def _refused(self, error: ServiceError, head: Head, path: str) -> Refused:
+        status, body, headers = error_reply(error)
+        is_page = isinstance(error, Forbidden | UnknownFunction) and rule_of(head.method, path).is_page
+        if self._error_page is not None and is_page and wants_page(head.headers):
+            return Refused(status, *self._error_page(head.target, status, error.message))
+        return Refused(status, body, headers)
 
     def still_admits(self, admitted: Admitted) -> bool:
         """Whether the token of a head that came again counts still."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -37,8 +37,14 @@ def json_reply(content: object, status: int = 200, headers: Mapping[str, str] | 
     return Response(body, status, dict(headers or {}), media_type="application/json")
 
 
-def map_errors(api: FastAPI) -> None:
-    """Every error of every route in the one form, those of the framework included."""
+Shown = Callable[[Request, int, str], Response | None]
+
+
+def map_errors(api: FastAPI, shown: Shown = lambda request, status, message: None) -> None:
+    """Every error of every route in the one form, those of the framework included.
+
+    shown: the page that a browser gets instead, where it asked for one
+    """
 
     async def of_service(_: Request, error: Exception) -> Response:
         assert isinstance(error, ServiceError)
@@ -52,6 +58,8 @@ def map_errors(api: FastAPI) -> None:
             text = f"{request.url.path[:200]} does not take {request.method}"
         else:
             text = str(error.detail)
+        if (page := shown(request, error.status_code, text)) is not None:
+            return page
         code = _FRAMEWORK.get(error.status_code, "bad_option")
         return json_reply({"error": f"{code}: {text}"}, error.status_code, error.headers)
 
@@ -75,6 +83,8 @@ def map_errors(api: FastAPI) -> None:
     async def of_anything(request: Request, error: Exception) -> Response:
         log.error("request failed method=%s path=%s", request.method, request.url.path, exc_info=error)
         fault = ServiceError("the server failed inside; its log holds the cause")
+        if (page := shown(request, fault.status, fault.message)) is not None:
+            return page
         return json_reply({"error": fault.wire_text}, fault.status)
 
     api.add_exception_handler(ServiceError, of_service)

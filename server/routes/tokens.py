@@ -42,7 +42,7 @@ async def make_link(services: ServicesOf, caller: CallerOf) -> Response:
     """Where a browser logs in once, within ten minutes, as the token that asks: below the server's root."""
     if services.tokens.is_open:
         return json_reply({"path": "", "expires_s": None}, 201, _SECRET)
-    made = services.sessions.link_of(caller)
+    made = services.access.sessions.link_of(caller)
     if made is None:
         raise BadOption("this token counts no more")
     return json_reply({"path": f"login?link={made}", "expires_s": 600}, 201, _SECRET)
