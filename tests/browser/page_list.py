@@ -14,6 +14,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "/sql": ("sql", "sql"),
     "/models": ("models", "models"),
     "/models/{name}": ("model", "models/food_resnet"),
+    "/who": ("who", "who"),
     "/docs": ("docs", "docs"),
 }
 

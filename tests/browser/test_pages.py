@@ -14,7 +14,8 @@ from tests.browser.page_list import PAGES, address_of
 from tests.browser.prefix_proxy import below_a_prefix
 from tests.browser.watch import LOOKS, Look, Watch, picture
 
-NO_PAGES = ("/live", "/docs/", "/openapi.json")  # what pages are made of, by the beginning of its path
+# What pages are made of, by the beginning of its path; and logging in, where nobody needs to.
+NO_PAGES = ("/live", "/docs/", "/openapi.json", "/login")
 NOT_OURS = ("#swagger-ui",)
 OURS = [route for route in PAGES if route != "/docs"]  # which is all script
 WIDER_THAN_ITSELF = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
