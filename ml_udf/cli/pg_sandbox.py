@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -101,15 +102,23 @@ class Sandbox:
         return f"postgresql://{quote(user)}@/{quote(database, safe='')}?{where}"
 
     def database(
-        self, name: str, *, url: str, token: str | None = None, functions: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        url: str,
+        token: str | None = None,
+        functions: Sequence[str] = (),
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
         """Create a database with the extension, a server `ml_udf` and SQL functions; returns its URI.
 
+        options: of the server, beside its url; files have to be the cluster's own user's to read.
         Raises `SetupError`, with PostgreSQL's own message, where `url` or a function is refused.
         """
         self.sql(f"CREATE DATABASE {quoted(name)}")
         self.sql("SET client_min_messages = warning; CREATE EXTENSION ml_udf CASCADE", name)
-        self.sql(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url {literal(url)})", name)
+        written = ", ".join(f"{option} {literal(value)}" for option, value in {"url": url, **options}.items())
+        self.sql(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS ({written})", name)
         if token is not None:
             mapping = f"CREATE USER MAPPING FOR PUBLIC SERVER ml_udf OPTIONS (token {literal(token)})"
             self.sql(mapping, name)

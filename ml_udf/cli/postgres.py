@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, check_dsn, fail, token_of
+from ml_udf.cli.console import check_dsn, fail
 from ml_udf.cli.pg_extension import has_module
 from ml_udf.cli.pg_extension import install as install_extension
 from ml_udf.cli.pg_extension import uninstall as uninstall_extension
 from ml_udf.cli.pg_preload import RESCUE, Unasked, preloads
 from ml_udf.cli.pg_sandbox import sandbox as run_sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
+from ml_udf.cli.server_options import ServerOptions, asks_a_server
 
 __all__ = ["app"]
 
@@ -98,19 +99,24 @@ def uninstall(
 
 
 @app.command()
+@asks_a_server
 def sandbox(
     pg_config: PgConfig = None,
-    endpoint: ENDPOINT = "http://127.0.0.1:8080",
-    token_file: TOKEN_FILE = None,
     function: Annotated[
         list[str] | None, typer.Option(help="Create an SQL function for it; may be repeated.")
     ] = None,
     command: Annotated[str | None, typer.Option("--command", "-c", help="Run this SQL and end.")] = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Start a private PostgreSQL with the extension, open psql on it, and remove it all afterwards."""
     with _told(), run_sandbox(PostgresServer.find(pg_config), batching=None) as cluster:
         database = cluster.database(
-            "sandbox", url=endpoint, token=token_of(token_file), functions=function or []
+            "sandbox",
+            url=server.endpoint,
+            token=server.token,
+            functions=function or [],
+            options=server.of_foreign_server,
         )
         psql = cluster.program("psql", "-X", "-d", database)
         if command is None:

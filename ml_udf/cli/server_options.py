@@ -70,6 +70,12 @@ class ServerOptions:
         names = ("allow_plain", "sslrootcert", "sslcert", "sslkey")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def of_foreign_server(self) -> dict[str, str]:
+        """The options of a foreign server in PostgreSQL beside its url."""
+        given = {name: value for name, value in self.security.items() if value}
+        return {name: "true" if value is True else value for name, value in given.items()}
+
     @contextlib.contextmanager
     def asking(self) -> Iterator[Client]:
         """A client; the command ends with what it raises, and at Ctrl-C."""
