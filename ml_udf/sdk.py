@@ -28,6 +28,7 @@ from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.feedback import give_feedback
 from ml_udf.registration import register_model
+from ml_udf.tokens import TokenCalls
 from ml_udf.training import TrainingCalls
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Query",
     "Registered",
     "Train",
+    "create_token",
     "extend",
     "feedback",
     "get_models",
@@ -46,6 +48,8 @@ __all__ = [
     "query",
     "register",
     "resume",
+    "revoke_token",
+    "tokens",
 ]
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8080"
@@ -299,6 +303,68 @@ def get_models(job: TrainingJob, *, timeout_s: float | None = None) -> Models:
     if found["best_score"] is None:
         raise BadOption(f"job {job.id} is {found['state']} and found nothing: {found['reason']}")
     return Models(job, found["best_score"])
+
+
+def create_token(
+    name: str,
+    scopes: Sequence[str],
+    *,
+    patterns: Mapping[str, Sequence[str]] | None = None,
+    shares: Mapping[str, float | str] | None = None,
+    users: Sequence[str] = (),
+    expires: str | None = None,
+    endpoint: str = DEFAULT_ENDPOINT,
+    token: str | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
+) -> str:
+    """Make a token; its secret, which nobody keeps. Raises the errors of `ml_udf.errors`.
+
+    scopes: of infer, read, train, deploy, admin. patterns, shares, users, expires: see
+    `ml_udf.tokens.TokenCalls.create`. token: an admin's; None where the server has none yet.
+    """
+    with contextlib.closing(
+        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
+    ) as client:
+        made = TokenCalls(client).create(
+            name, scopes, patterns=patterns, shares=shares, users=users, expires=expires
+        )
+    return str(made["secret"])
+
+
+def tokens(
+    *,
+    endpoint: str = DEFAULT_ENDPOINT,
+    token: str | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
+) -> list[dict[str, Any]]:
+    """The tokens of a server, without their secrets. Raises the errors of `ml_udf.errors`."""
+    with contextlib.closing(
+        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
+    ) as client:
+        return TokenCalls(client).all()
+
+
+def revoke_token(
+    name: str,
+    *,
+    endpoint: str = DEFAULT_ENDPOINT,
+    token: str | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
+) -> None:
+    """Let a token count no more. Raises the errors of `ml_udf.errors`."""
+    with contextlib.closing(
+        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
+    ) as client:
+        TokenCalls(client).revoke(name)
 
 
 class Inference:

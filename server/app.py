@@ -222,11 +222,14 @@ class App:
 
 def _greeting(access: Access, url: str) -> Sequence[str]:
     """Where the pages are. Whoever sits at the terminal gets a link that logs in once; no log does."""
-    admin = access.tokens.named("admin")
-    if admin is None or "admin" not in admin.scopes or not sys.stdout.isatty():
+    url = url.replace("//0.0.0.0:", "//localhost:").replace("//[::]:", "//localhost:")
+    if access.tokens.is_open:
         return [f"pages: {url}/"]
+    admin = access.tokens.admin()
+    if admin is None or not sys.stdout.isatty():
+        return [f"pages: {url}/ (ml-udf login makes a link that logs in)"]
     code = access.sessions.link(admin)
-    return [f"pages: {url}/login?link={code} (logs in once, within ten minutes)"]
+    return [f"pages: {url}/login?link={code} (logs in as {admin.name}, once, within ten minutes)"]
 
 
 async def _drain(services: Services, dashboard: Dashboard, drain_s: float) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "check_dsn",
     "console",
     "fail",
+    "note",
     "token_of",
 ]
 
@@ -99,6 +100,11 @@ def check_dsn(dsn: str) -> None:
             "a password on a command line is for every user of this machine to read",
             "put it into ~/.pgpass, or into PGPASSWORD, or name a service of pg_service.conf",
         )
+
+
+def note(text: str) -> None:
+    """Say something beside what the command prints, so that this can be piped."""
+    _errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ml_udf import sdk
 from ml_udf.client import Client
 from server.access.token import digest_of
 from tests.contract.oip_wire import infer_body
@@ -150,3 +154,93 @@ def test_a_secret_is_nowhere_but_with_whom_it_was_given_to(site: Site) -> None:
     assert found == []
     assert any(digest_of(secret.encode()).encode() in text for text in texts.values())
     assert os.stat(site.server.home / "registry.db").st_mode & 0o077 == 0
+
+
+def _run(
+    site: Site, *arguments: str, token: str | None = None, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """`ml-udf …`, asked of the server with a token in a file."""
+    file = folder / "token"
+    file.write_text(site.admin if token is None else token)
+    command = [sys.executable, "-m", "ml_udf.cli", *arguments, "--endpoint", site.server.url]
+    command += ["--token-file", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command_line_prints_a_secret_alone_and_once(site: Site, tmp_path: Path) -> None:
+    asked = (
+        "token",
+        "create",
+        "by-hand",
+        "--scope",
+        "infer,read",
+        "--functions",
+        "udf_text",
+        "--expires",
+        "90d",
+    )
+    made = _run(site, *asked, "--expires", "90d", "--rows-per-s", "100", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    secret = made.stdout.removesuffix("\n")
+    assert secret.startswith("mludf_")
+    assert not any(space in secret for space in " \n")
+    assert secret not in made.stderr
+    assert "shown this once" in made.stderr
+    assert site.ask("POST", INFER, secret, infer_body("a")).status_code == 200
+    listed = _run(site, "token", "list", folder=tmp_path)
+    assert "by-hand" in listed.stdout
+    assert secret not in listed.stdout
+    link = _run(site, "login", token=secret, folder=tmp_path)
+    assert httpx.get(link.stdout.strip(), timeout=60).status_code == 303
+    assert httpx.get(link.stdout.strip(), timeout=60).status_code == 401
+    assert _run(site, "token", "revoke", "by-hand", folder=tmp_path).returncode == 0
+    assert site.ask("POST", INFER, secret, infer_body("a")).status_code == 401
+    refused = _run(site, "token", "revoke", "by-hand", folder=tmp_path)
+    assert refused.returncode == 1
+    assert "there is no token 'by-hand'" in refused.stderr
+
+
+def test_python_makes_and_revokes_tokens_too(site: Site) -> None:
+    how: dict[str, Any] = {"endpoint": site.server.url, "token": site.admin}
+    secret = sdk.create_token(
+        "from-python", ["infer"], patterns={"functions": ["udf_*"]}, expires="1h", **how
+    )
+    assert site.ask("POST", INFER, secret, infer_body("a")).status_code == 200
+    (told,) = [each for each in sdk.tokens(**how) if each["name"] == "from-python"]
+    assert (told["functions"], told["created_by"]) == (["udf_*"], "root")
+    sdk.revoke_token("from-python", **how)
+    assert site.ask("POST", INFER, secret, infer_body("a")).status_code == 401
+
+
+def test_a_service_without_a_terminal_logs_no_link(site: Site) -> None:
+    site.server.stop()
+    site.server.start()
+    assert "ml-udf login makes a link" in site.server.log
+    assert "login?link=" not in site.server.log
+
+
+def test_a_person_at_a_terminal_gets_a_link_that_logs_in(site: Site) -> None:
+    master, end = os.openpty()
+    registry = f"--database-url=sqlite:///{site.server.home / 'registry.db'}"
+    command = [
+        sys.executable,
+        "-m",
+        "server",
+        "--port=0",
+        registry,
+        f"--home={site.server.home.parent / 'tty'}",
+    ]
+    process = subprocess.Popen(command, stdout=end, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    os.close(end)
+    try:
+        text = ""
+        while "within ten minutes" not in text:
+            text += os.read(master, 4096).decode()
+        found = re.search(r"pages: (http\S+)", text)
+        assert found is not None
+        assert httpx.get(found[1], timeout=60).status_code == 303
+        assert httpx.get(found[1], timeout=60).status_code == 401
+    finally:
+        process.terminate()
+        process.wait(60)
+        os.close(master)
