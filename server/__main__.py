@@ -205,6 +205,8 @@ def _check(settings: Settings) -> None:
 def _check_access(settings: Settings) -> None:
     if settings.ask_class not in ("interactive", "bulk"):
         raise SettingsError("--ask-class must be interactive or bulk")
+    if settings.default_visibility not in ("public", "private"):
+        raise SettingsError("--default-visibility must be public or private")
     if settings.ask_token_file is not None and settings.token_file is None:
         raise SettingsError("--ask-token-file is a second token; give the first too: --token-file FILE")
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca) is not None:

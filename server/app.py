@@ -21,9 +21,12 @@ from fastapi import FastAPI
 from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import REMOTE, device_names
 from server.access.door import Access
+from server.access.ownership import Ownership
 from server.access.sessions import Sessions
+from server.access.things import Things
 from server.access.token_registry import TokenRegistry, tokens_of_files
 from server.access.tokens import Tokens
+from server.access.view import Views
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
@@ -87,6 +90,7 @@ from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
 from server.store.retraining import RetrainingRepository
+from server.store.things import ThingRepository
 from server.store.tokens import TokenRepository
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
@@ -206,6 +210,7 @@ class App:
                 services.large,
                 supervisor.tasks(),
                 settings.max_body_bytes,
+                services.views,
             )
             dashboard = Dashboard(Live(supervisor.tasks()), confusions=Confusions(supervisor.tasks()))
             try:
@@ -305,6 +310,15 @@ async def _running(
             "policy": settings.default_policy,
             "name_media_roots": settings.name_media_roots,
         }
+        things = Things()
+        ownership = Ownership(
+            ThingRepository(storage.engine),
+            things,
+            "private" if settings.default_visibility == "private" else "public",
+            supervisor.tasks(),
+        )
+        stack.push_async_callback(ownership.close)
+        await ownership.start()
         catalog = Catalog(lambda model: single_model_function(model, defaults))
         metrics = Metrics()
         latencies = Latencies(LatencyFiles(settings.home))
@@ -362,6 +376,7 @@ async def _running(
             allow_import=settings.allow_import,
             tasks=supervisor.tasks(),
             remote=remote,
+            ownership=ownership,
         )
         await publisher.restore()
         pool: WorkerPool = LocalPool(
@@ -385,6 +400,7 @@ async def _running(
             SourceConnections(settings.connections_file, settings.dataset_timeout_s),
             trainers,
             SnapshotLimits(settings.max_dataset_rows, settings.max_dataset_bytes),
+            ownership,
         )
         parameters = ParameterStore(folder / "checkpoints", storage.archive, settings.parameters_hot_bytes)
         jobs = Training(
@@ -419,6 +435,7 @@ async def _running(
             jobs,
             deployer,
             supervisor.tasks(),
+            things=things,
         )
         stack.push_async_callback(retrainings.close)
         retrainings.start()
@@ -443,6 +460,8 @@ async def _running(
         await history.start()
         yield Services(
             settings=settings,
+            views=Views(things),
+            ownership=ownership,
             catalog=catalog,
             publisher=publisher,
             dispatcher=dispatcher,

@@ -13,7 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from server.catalog.catalog import Catalog
+from server.access.ownership import Ownership
+from server.access.seen_catalog import SeenCatalog
+from server.access.view import WHOLE, View
+from server.catalog.catalog import Catalog, Models
 from server.catalog.function_spec import file_form, function_of, members_named, spec_from
 from server.catalog.functions import Function, ModelVersion
 from server.ensemble.fit import Fit
@@ -48,6 +51,7 @@ class Publisher:
         allow_import: bool = False,
         tasks: Tasks | None = None,
         remote: RemoteModels | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self._repository = repository
         self._artifacts = artifacts
@@ -58,6 +62,7 @@ class Publisher:
         self._load_patience_s = load_patience_s
         self._allow_import = allow_import
         self._remote = remote
+        self._ownership = ownership or Ownership()
         self._one_at_a_time = asyncio.Lock()
         self._tasks = tasks or Tasks()
 
@@ -106,73 +111,94 @@ class Publisher:
         manifest: dict[str, Any],
         weights: IO[bytes] | None,
         others: Mapping[str, IO[bytes]] = MappingProxyType({}),
+        view: View = WHOLE,
     ) -> ModelVersion:
-        """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`.
+        """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`, `Forbidden`.
 
-        others: the files that it lists beside its weights, by name.
+        others: the files that it lists beside its weights, by name. view: of whoever registers it, and owns
+        it from then on.
         """
         async with self._one_at_a_time:
             name = check_name(manifest.get("name"), "model.json: 'name'")
             if manifest.get("version") is None:
                 version = await asyncio.to_thread(self._repository.next_model_version, name)
                 manifest = {**manifest, "version": version}
-            return await self._serve_model(lambda: self._artifacts.install(manifest, weights, others), name)
+            return await self._serve_model(
+                lambda: self._artifacts.install(manifest, weights, others), name, view
+            )
 
-    async def register_directory(self, directory: Path) -> ModelVersion:
+    async def register_directory(self, directory: Path, view: View = WHOLE) -> ModelVersion:
         """Store and serve the model version in a directory of this host. Raises as `register`."""
         async with self._one_at_a_time:
             manifest = await asyncio.to_thread(self._artifacts.read_manifest, directory)
             name = check_name(manifest.get("name"), "model.json: 'name'")
-            return await self._serve_model(lambda: self._artifacts.adopt(directory), name, directory)
+            return await self._serve_model(lambda: self._artifacts.adopt(directory), name, view, directory)
 
-    async def deploy(self, name: str, body: Mapping[str, Any], fit: Fit | None = None) -> Function:
+    def check_may_deploy(self, name: str, view: View) -> None:
+        """Whether a caller may deploy a function of that name. Raises `Forbidden`."""
+        if self._catalog.is_model(name) and not view.sees("model", name):
+            view.check_reaches("function", name)
+            view.check_changes("model", name)
+        self._ownership.check(view, "function", name, exists=self._catalog.is_function(name))
+
+    async def deploy(
+        self, name: str, body: Mapping[str, Any], fit: Fit | None = None, view: View = WHOLE
+    ) -> Function:
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
 
         fit: what was fitted of its members; None = as for what answers now, where that has these members too.
-        Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time).
+        view: of whoever deploys it, who sees its models, and owns it from then on if it is new.
+        Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time),
+        `Forbidden`.
         """
         async with self._one_at_a_time:
             check_name(name, "function")
-            spec = spec_from(name, body, self._catalog)
-            draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
-            for policy in (draft.policy, draft.select):
-                if _is_import_path(policy) and not self._allow_import:
-                    raise BadOption(
-                        f"function {name}: the policy {policy!r} is an import path, which runs code; "
-                        "start the server with --allow-import to permit it"
-                    )
-            fit = fit or self._fit_before(draft)
-            draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
-            self._dispatcher.check(draft)
-            await self._load(draft.members)
-            spec = self._with_features(draft, spec)
+            self.check_may_deploy(name, view)
+            spec = spec_from(name, body, SeenCatalog(self._catalog, view))
+            exists = self._catalog.is_function(name) or self._catalog.is_model(name)
+            async with self._ownership.making(view, "function", name, exists=exists):
+                return await self._deploy(name, spec, fit)
 
-            def made(version: int) -> Function:
-                return function_of(name, version, spec, self._catalog, self._defaults, fit)
+    async def _deploy(self, name: str, spec: dict[str, Any], fit: Fit | None) -> Function:
+        draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
+        for policy in (draft.policy, draft.select):
+            if _is_import_path(policy) and not self._allow_import:
+                raise BadOption(
+                    f"function {name}: the policy {policy!r} is an import path, which runs code; "
+                    "start the server with --allow-import to permit it"
+                )
+        fit = fit or self._fit_before(draft)
+        draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
+        self._dispatcher.check(draft)
+        await self._load(draft.members)
+        spec = self._with_features(draft, spec)
 
-            def stage(version: int) -> None:
-                self._artifacts.stage_function(name, file_form(made(version)))
+        def made(version: int) -> Function:
+            return function_of(name, version, spec, self._catalog, self._defaults, fit)
 
-            try:
-                # All that takes space is written before the deployment counts.
-                kept = None if fit is None else fit.to_json()
-                deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage, kept)
-            except Exception:
-                await asyncio.to_thread(self._artifacts.unstage_function, name)
-                raise
-            function = made(deployment.version)
-            self._dispatcher.configure(function)
-            for retired in self._catalog.add_function(function, SERVED_DEPLOYMENTS):
-                self._dispatcher.remove(retired)
-            await asyncio.to_thread(self._artifacts.publish_function, name)
-            log.info(
-                "function deployed function=%s version=%d members=%s",
-                name,
-                function.version,
-                ",".join(model.key for model in function.members),
-            )
-            self._tasks.once("spread", self._residency.spread(function.members), f"spread {name}")
-            return function
+        def stage(version: int) -> None:
+            self._artifacts.stage_function(name, file_form(made(version)))
+
+        try:
+            # All that takes space is written before the deployment counts.
+            kept = None if fit is None else fit.to_json()
+            deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage, kept)
+        except Exception:
+            await asyncio.to_thread(self._artifacts.unstage_function, name)
+            raise
+        function = made(deployment.version)
+        self._dispatcher.configure(function)
+        for retired in self._catalog.add_function(function, SERVED_DEPLOYMENTS):
+            self._dispatcher.remove(retired)
+        await asyncio.to_thread(self._artifacts.publish_function, name)
+        log.info(
+            "function deployed function=%s version=%d members=%s",
+            name,
+            function.version,
+            ",".join(model.key for model in function.members),
+        )
+        self._tasks.once("spread", self._residency.spread(function.members), f"spread {name}")
+        return function
 
     async def deployments(self, name: str, limit: int) -> list[Deployment]:
         """The last deployments of a function, served or not, the newest first."""
@@ -187,6 +213,7 @@ class Publisher:
             await asyncio.to_thread(self._artifacts.remove_function, name)
             for function in self._catalog.remove_function(name):
                 self._dispatcher.remove(function)
+            self._ownership.forget("function", name)
             log.info("function deleted function=%s", name)
 
     async def load(self, name: str) -> None:
@@ -266,9 +293,28 @@ class Publisher:
             ) from None
 
     async def _serve_model(
-        self, store: Callable[[], tuple[dict[str, Any], Path]], name: str, given: Path | None = None
+        self,
+        store: Callable[[], tuple[dict[str, Any], Path]],
+        name: str,
+        view: View,
+        given: Path | None = None,
     ) -> ModelVersion:
         """`given`: the folder that somebody else made and this server must not remove."""
+        is_function = self._catalog.is_function(name)
+        if is_function and not view.sees("function", name):
+            view.check_reaches("model", name)
+            view.check_changes("function", name)
+        exists = is_function or self._catalog.is_model(name)
+        async with self._ownership.making(view, "model", name, exists=exists):
+            return await self._store_model(store, name, SeenCatalog(self._catalog, view), given)
+
+    async def _store_model(
+        self,
+        store: Callable[[], tuple[dict[str, Any], Path]],
+        name: str,
+        models: Models,
+        given: Path | None,
+    ) -> ModelVersion:
         if self._catalog.is_function(name):
             raise BadOption(f"{name!r} is the name of a function; functions and models share their names")
         known = {model.directory for model in self._catalog.models()}
@@ -276,7 +322,7 @@ class Publisher:
         try:
             if self._remote is not None:
                 self._remote.check(model_from_manifest(manifest, directory))
-            await asyncio.to_thread(check_backbone, self._catalog, model_from_manifest(manifest, directory))
+            await asyncio.to_thread(check_backbone, models, model_from_manifest(manifest, directory))
             model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
         except Exception:
             if directory not in known:

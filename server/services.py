@@ -7,7 +7,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from server.access.caller import Caller
 from server.access.door import Access
+from server.access.ownership import Ownership
+from server.access.seen_catalog import SeenCatalog
+from server.access.view import View, Views
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
@@ -32,14 +36,16 @@ from server.training.promotion.deployer import Deployer
 from server.training.retraining import Retrainings
 from server.workers.pool import WorkerPool
 
-__all__ = ["Services", "ServicesOf"]
+__all__ = ["SeenOf", "Services", "ServicesOf", "ViewOf"]
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that a route may call."""
+    """Everything that a route may call. views: what each caller sees of it; no route shows anybody more."""
 
     settings: Settings
+    views: Views
+    ownership: Ownership
     catalog: Catalog
     publisher: Publisher
     dispatcher: Dispatcher
@@ -71,6 +77,10 @@ class Services:
             return False
         return self.residency.holds_anything() or all(model.endpoint for model in self.catalog.models())
 
+    def seen_by(self, view: View) -> SeenCatalog:
+        """The catalog as a caller sees it."""
+        return SeenCatalog(self.catalog, view)
+
     def resident(self) -> dict[str, list[str]]:
         """Worker → keys of the models that may be asked of it, those behind other servers too."""
         return {**self.residency.resident(), **self.remote.resident()}
@@ -82,3 +92,18 @@ def _services(request: Request) -> Services:
 
 
 ServicesOf = Annotated[Services, Depends(_services)]
+
+
+def _view(request: Request, services: ServicesOf) -> View:
+    caller: Caller = request.scope["ml_udf.caller"]
+    return services.views.of(caller)
+
+
+ViewOf = Annotated[View, Depends(_view)]
+
+
+def _seen(view: ViewOf, services: ServicesOf) -> SeenCatalog:
+    return services.seen_by(view)
+
+
+SeenOf = Annotated[SeenCatalog, Depends(_seen)]

@@ -49,6 +49,11 @@ class Settings:
     allowed_host: tuple[str, ...] = _setting(
         (), "a name, beside those of loopback, by which a server without a token is called; may be repeated"
     )
+    default_visibility: str = _setting(
+        "public",
+        "who sees a new function or model: public, every token; private, its owner's and admins'. Datasets "
+        "are private",
+    )
     tls_cert: Path | None = _setting(None, "PEM file of the server's certificate and its chain: serves https")
     tls_key: Path | None = _setting(None, "PEM file of the certificate's private key; none = in --tls-cert")
     tls_client_ca: Path | None = _setting(

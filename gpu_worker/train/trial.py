@@ -218,9 +218,10 @@ class Trials:
         sizes: list[list[int]] = []
         errors: list[dict[str, Any]] = []
         folders: dict[str, str] = {}
+        media = self.media if message.media_roots is None else self.media.only(message.media_roots)
         for index, row in enumerate(message.rows):
             try:
-                data = self.media.read(row, max_bytes=self.max_input_bytes, folders=folders)
+                data = media.read(row, max_bytes=self.max_input_bytes, folders=folders)
                 decode_image(data, _INSPECT_PIXELS, _INSPECT_PIXELS, max_pixels=self.max_pixels)
                 digests.append(hashlib.sha256(data).hexdigest())
                 height, width = upright_size(data)

@@ -275,10 +275,14 @@ class Failed(Message):
 
 @dataclass(slots=True)
 class Inspect(Message):
-    """Read and decode the images at `rows` (UTF-8 paths under the media roots), as a training would."""
+    """Read and decode the images at `rows` (UTF-8 paths under the media roots), as a training would.
+
+    media_roots: as those of `Infer`.
+    """
 
     kind: ClassVar[str] = "inspect"
     rows: list[bytes]
+    media_roots: list[str] | None = None
 
 
 @dataclass(slots=True)

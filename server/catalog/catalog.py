@@ -7,11 +7,24 @@ database nor workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from server.catalog.functions import Function, ModelVersion
 from server.errors import BadOption, UnknownFunction, VersionGone
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "Models", "unknown"]
+
+
+class Models(Protocol):
+    """Models by name: the catalog, or as much of it as somebody sees."""
+
+    def model(self, name: str, version: int | None = None) -> ModelVersion:
+        """A model version, the newest if none is named. Raises `UnknownFunction`."""
+
+
+def unknown(name: str) -> UnknownFunction:
+    """What asking for a name raises under which nothing is served."""
+    return UnknownFunction(f"there is no function or model {name!r} here")
 
 
 class Catalog:
@@ -27,7 +40,7 @@ class Catalog:
         """The function to run. Raises `UnknownFunction`, `VersionGone`."""
         served = self._served.get(name)
         if served is None:
-            raise UnknownFunction(f"there is no function or model {name!r} here")
+            raise unknown(name)
         if name in self._unloaded:
             raise UnknownFunction(f"{name!r} was unloaded; POST /v2/repository/models/{name}/load loads it")
         if version is None:
@@ -41,7 +54,7 @@ class Catalog:
     def versions(self, name: str) -> list[Function]:
         """What is served under a name, the current version last. Raises `UnknownFunction`."""
         if name not in self._served:
-            raise UnknownFunction(f"there is no function or model {name!r} here")
+            raise unknown(name)
         return list(self._served[name])
 
     def __iter__(self) -> Iterator[Function]:
@@ -61,9 +74,18 @@ class Catalog:
         """A model version, the newest if none is named. Raises `UnknownFunction`."""
         found = [m for m in self.models() if m.name == name and version in (None, m.version)]
         if not found:
-            which = "" if version is None else f" version {version}"
-            raise UnknownFunction(f"there is no model {name!r}{which} here; POST /register registers one")
+            raise self.no_model(name, version)
         return found[-1]
+
+    @staticmethod
+    def no_model(name: str, version: int | None = None) -> UnknownFunction:
+        """What asking for a model raises that is not there."""
+        which = "" if version is None else f" version {version}"
+        return UnknownFunction(f"there is no model {name!r}{which} here; POST /register registers one")
+
+    def is_model(self, name: str) -> bool:
+        """Whether a model has that name."""
+        return name in self._served and self._served[name][-1].bare
 
     def is_function(self, name: str) -> bool:
         """Whether a deployed function, not a model, has that name."""

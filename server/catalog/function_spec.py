@@ -13,7 +13,7 @@ from typing import Any
 from gpu_worker.tasks import TASKS, Task, task_named
 from gpu_worker.tasks.metrics import METRICS
 from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
-from server.catalog.catalog import Catalog
+from server.catalog.catalog import Models
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
@@ -59,7 +59,7 @@ _MAX_MEMBERS = 32
 _MAX_BATCH = 65_536
 
 
-def spec_from(name: str, body: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
+def spec_from(name: str, body: Mapping[str, Any], catalog: Models) -> dict[str, Any]:
     """The specification that a PUT asks for, its models' versions pinned.
 
     Raises `BadOption`, `UnknownFunction`.
@@ -85,7 +85,7 @@ def function_of(
     name: str,
     version: int,
     spec: Mapping[str, Any],
-    catalog: Catalog,
+    catalog: Models,
     defaults: Mapping[str, Any],
     fit: Fit | None = None,
     *,
@@ -207,7 +207,7 @@ def members_named(members: Sequence[ModelVersion]) -> str:
     return ", ".join(model.key for model in members)
 
 
-def _model_named(entry: object, catalog: Catalog) -> ModelVersion:
+def _model_named(entry: object, catalog: Models) -> ModelVersion:
     """A model by "name", "name/version" or {"model": name, "version": n}."""
     if isinstance(entry, dict):
         entry = (

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACTIVE", "PAUSED", "Job", "Look", "Snapshot"]
+from server.errors import UnknownFunction
+
+__all__ = ["ACTIVE", "PAUSED", "Job", "Look", "Snapshot", "unknown_dataset", "unknown_job"]
 
 ACTIVE = ("running",)  # states of jobs that go on when the server starts again
 PAUSED = "paused"
@@ -35,6 +37,7 @@ class Job:
     """A training job; `state` is running, paused, done, cancelled or failed.
 
     found: of a job that does not run, its studies as people see them; None where that is not known.
+    owner: the token that began it; "" = nobody's.
     """
 
     id: int
@@ -46,6 +49,7 @@ class Job:
     created_at: datetime
     ended_at: datetime | None
     found: dict[str, Any] | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +87,13 @@ class Look:
         """For each test row, whether it was answered rightly."""
         bits = np.frombuffer(zlib.decompress(self.right), np.uint8)
         return np.unpackbits(bits, count=self.rows).astype(np.bool_)
+
+
+def unknown_dataset(name: str, which: str = "") -> UnknownFunction:
+    """What asking for a dataset raises that is not there; which: of its snapshots, in words."""
+    return UnknownFunction(f"there is no dataset {name!r}{which} here")
+
+
+def unknown_job(job: int) -> UnknownFunction:
+    """What asking for a job raises that is not there."""
+    return UnknownFunction(f"there is no job {job} here; the view of jobs (GET /v1/jobs) lists them")

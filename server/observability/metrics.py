@@ -30,6 +30,7 @@ from server.workers.pool import WorkerStatus
 
 __all__ = ["CONTENT_TYPE", "Exposition", "Metrics"]
 
+_OF_NOTHING = ("ml_udf_worker_up", "ml_udf_worker_restarts")  # what has no function, and tells of none
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -101,9 +102,15 @@ class Exposition(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def render(self) -> bytes:
-        """The Prometheus text format."""
-        return generate_latest(self._registry)
+    def render(self, sees: Callable[[str], bool] | None = None) -> bytes:
+        """The Prometheus text format.
+
+        sees: which functions are told of, and then nothing that was counted over all of them together, which
+        would tell of the others; None = everything.
+        """
+        if sees is None:
+            return generate_latest(self._registry)
+        return generate_latest(_Seen(self, sees))
 
     def collect(self) -> Iterable[Metric]:
         """See `Collector`."""
@@ -298,6 +305,26 @@ class Exposition(Collector):
             failures.add_metric((kind,), count)
         yield running
         yield failures
+
+
+class _Seen(Collector):
+    """The exposition as somebody sees it who does not see everything."""
+
+    def __init__(self, exposition: Exposition, sees: Callable[[str], bool]) -> None:
+        self._exposition = exposition
+        self._sees = sees
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        for family in self._exposition.collect():
+            samples = [sample for sample in family.samples if self._is_seen(family.name, sample.labels)]
+            if samples or not family.samples:
+                family.samples = samples
+                yield family
+
+    def _is_seen(self, name: str, labels: Mapping[str, str]) -> bool:
+        function = labels.get("function")
+        return name in _OF_NOTHING if function is None else bool(function) and self._sees(function)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

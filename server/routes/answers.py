@@ -14,12 +14,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from server.access.caller import Caller
 from server.catalog.functions import Function
 from server.errors import BadOption
 from server.http.body import ClientGone, json_object
 from server.http.replies import json_reply
-from server.services import ServicesOf
+from server.services import SeenOf, ServicesOf, ViewOf
 from server.training.datasets.asking import answers_to, check_fits
 
 __all__ = ["router"]
@@ -32,7 +31,9 @@ _GONE = 499  # nobody reads it
 
 
 @router.post("/{name}/answers")
-async def answer_dataset(services: ServicesOf, name: str, request: Request) -> Response:
+async def answer_dataset(
+    services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request
+) -> Response:
     """A page of the answers to the newest snapshot's test rows; `next` is where the next one begins, or null.
 
     A row at fault has null for its answer.
@@ -40,9 +41,9 @@ async def answer_dataset(services: ServicesOf, name: str, request: Request) -> R
     body = await json_object(request)
     if unknown := sorted(body.keys() - _FIELDS):
         raise BadOption(f"there is no field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}")
-    function = services.catalog.resolve(str(body.get("function")))
+    function = seen.resolve(str(body.get("function")))
     first, count = _whole(body, "first", 0), _whole(body, "rows", _MOST_ROWS)
-    snapshot = await services.datasets.newest(name)
+    snapshot = await services.datasets.newest(name, view)
     check_fits(function, snapshot)
     rows = await services.datasets.held_out(snapshot)
     inputs = [text for text, _ in rows]
@@ -57,10 +58,9 @@ async def answer_dataset(services: ServicesOf, name: str, request: Request) -> R
     if asked:
         value = function.task.value.name
         columns = (value,) if scores is None else (value, "scores")
-        caller: Caller = request.scope["ml_udf.caller"]
         try:
             told = await answers_to(
-                services.calls, function, snapshot, asked, columns, caller.key, request.receive
+                services.calls, function, snapshot, asked, columns, view.caller.key, request.receive
             )
         except ClientGone:
             return Response(status_code=_GONE)

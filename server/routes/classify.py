@@ -11,13 +11,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
-from server.access.caller import Caller
+from server.access.masking import masked_text
+from server.access.seen_catalog import SeenCatalog
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, BodyTooLarge
 from server.http.body import ClientGone, content_type_of
 from server.http.replies import json_reply
 from server.scheduling.policy import RowClass
-from server.services import Services, ServicesOf
+from server.services import SeenOf, ServicesOf, ViewOf
 from server.serving.calls import Call, Reply
 
 __all__ = ["router"]
@@ -30,15 +31,17 @@ _OUTPUTS = ("label", "confidence", "scores")
 @router.post("/classify")
 async def classify(
     services: ServicesOf,
+    view: ViewOf,
+    seen: SeenOf,
     request: Request,
     function: str | None = None,
     k: Annotated[int, Query(ge=1, le=1000)] = 5,
 ) -> Response:
     """The k most likely labels of one image: multipart `file`, or the raw body."""
-    chosen = _function(services, function)
+    chosen = _function(seen, function)
     image = await _image(request, services.settings.max_input_bytes)
     began_s = time.monotonic()
-    caller: Caller = request.scope["ml_udf.caller"]
+    caller = view.caller
     row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
     call = Call(chosen, "image", [image], len(image), _OUTPUTS, row_class=row_class, caller=caller.key)
     try:
@@ -47,6 +50,7 @@ async def classify(
         return Response(status_code=499)  # nobody reads it
     for error in reply.errors.values():
         raise BadInput(error.code, error.message)
+    hidden = seen.hidden_members(chosen)
     return json_reply(
         {
             "function": chosen.name,
@@ -54,18 +58,18 @@ async def classify(
             "label": reply.columns["label"].values[0],
             "confidence": reply.columns["confidence"].values[0],
             "predictions": _best(reply, k),
-            "answered_by": reply.answered_by[0][2].split(","),
+            "answered_by": masked_text(reply.answered_by[0][2], hidden).split(","),
         }
     )
 
 
-def _function(services: Services, name: str | None) -> Function:
+def _function(seen: SeenCatalog, name: str | None) -> Function:
     if name is None:
-        able = [served[-1] for served in services.catalog.functions() if _classifies_images(served[-1])]
+        able = [served[-1] for served in seen.functions() if _classifies_images(served[-1])]
         if len(able) != 1:
             raise BadOption(f"say which function classifies: ?function=…; {len(able)} here take images")
         return able[0]
-    function = services.catalog.resolve(name)
+    function = seen.resolve(name)
     if "image" not in function.forms:
         raise BadOption(f"{name} takes {', '.join(function.forms)}, not images")
     if not _classifies_images(function):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gpu_worker.wire.columns import number_bytes
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access.caller import NOBODY, Caller
+from server.access.masking import masked_text
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.select import Limits, MemberEstimate, members_within, subset_within
@@ -230,8 +232,13 @@ class Codec:
         followed = self.plans(function, form)
         return least is None or (followed is not None and least <= followed.plans[0].accuracy)
 
-    def response_of(self, reply: Reply, request: InferRequest) -> InferResponse:
-        """The response to a call. Raises `BadInput` for a row's error if `error` was not asked for."""
+    def response_of(
+        self, reply: Reply, request: InferRequest, hidden: Mapping[str, str] = MappingProxyType({})
+    ) -> InferResponse:
+        """The response to a call. Raises `BadInput` for a row's error if `error` was not asked for.
+
+        hidden: names of members that its caller does not see → what they are called instead.
+        """
         names = [output.name for output in request.outputs] or reply.function.task.default_outputs
         if reply.errors and "error" not in names:
             row = min(reply.errors)
@@ -247,10 +254,10 @@ class Codec:
             model_name=reply.function.name,
             model_version=str(reply.function.version),
             id=request.id,
-            outputs=[self._output(name, reply, request) for name in names],
+            outputs=[self._output(name, reply, request, hidden) for name in names],
         )
 
-    def _output(self, name: str, reply: Reply, request: InferRequest) -> Tensor:
+    def _output(self, name: str, reply: Reply, request: InferRequest, hidden: Mapping[str, str]) -> Tensor:
         if name == "expected_accuracy":
             return _numbers(name, expected_accuracies(reply))
         if name == "device_seconds":
@@ -262,7 +269,7 @@ class Codec:
             rows = request.inputs[0].elements if form != "tensor" else []
             ids = ids_of(self.ids, reply, form, rows, context)
             return Tensor.of_bytes(name, [each.encode() for each in ids])
-        return _output(name, reply)
+        return _output(name, reply, hidden)
 
 
 def _by_members(
@@ -331,7 +338,7 @@ def _check_output(function: Function, output: RequestedOutput) -> bool:
     return spec is not None and spec.on_request
 
 
-def _output(name: str, reply: Reply) -> Tensor:
+def _output(name: str, reply: Reply, hidden: Mapping[str, str]) -> Tensor:
     rows = reply.rows
     spec = next((each for each in reply.function.outputs if each.name == name), None)
     if spec is not None:
@@ -345,10 +352,11 @@ def _output(name: str, reply: Reply) -> Tensor:
     column = [b""] * rows
     if name == "error":
         for row, error in reply.errors.items():
-            column[row] = f"{error.code}: {error.message}".encode("utf-8", "surrogateescape")
+            text = masked_text(error.message, hidden)
+            column[row] = f"{error.code}: {text}".encode("utf-8", "surrogateescape")
     else:
         for first, end, members in reply.answered_by:
-            column[first:end] = [members.encode()] * (end - first)
+            column[first:end] = [masked_text(members, hidden).encode()] * (end - first)
         for row in reply.defaulted:
             column[row] = b"default"
     return Tensor(name, "BYTES", (rows,), column)

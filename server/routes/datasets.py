@@ -7,14 +7,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from server.access.caller import Caller
+from server.access.seen_catalog import SeenCatalog
+from server.access.view import View
 from server.catalog.jobs import Look, Snapshot
 from server.errors import BodyTooLarge
 from server.http.body import ClientGone, content_type_of, json_object
 from server.http.disconnects import while_connected
 from server.http.replies import json_reply
 from server.routes.roles import roles_of
-from server.services import ServicesOf
+from server.services import SeenOf, ServicesOf, ViewOf
 from server.training.datasets.split import BY_SMALLEST_ROW
 
 __all__ = ["router"]
@@ -27,89 +28,101 @@ _GONE = 499  # nobody reads it
 
 
 @router.get("")
-async def list_datasets(services: ServicesOf) -> Response:
+async def list_datasets(services: ServicesOf, view: ViewOf) -> Response:
     """Every dataset with its newest snapshot."""
-    return json_reply({"datasets": [_described(snapshot) for snapshot in await services.datasets.all()]})
+    return json_reply({"datasets": [_described(view, each) for each in await services.datasets.all(view)]})
 
 
 @router.post("")
-async def create_dataset(services: ServicesOf, request: Request) -> Response:
+async def create_dataset(services: ServicesOf, view: ViewOf, request: Request) -> Response:
     """Register a query over a connection of the server's, `source`, and take its first snapshot."""
     form = await json_object(request)
     roles = roles_of(form.pop("roles", None))
-    return await _taken(request, services.datasets.pull(form, roles, _caller(request, roles)), 201)
+    taking = services.datasets.pull(form, roles, _share(view, roles), view)
+    return await _taken(request, view, taking, 201)
 
 
 @router.post("/uploads")
-async def begin_upload(services: ServicesOf, request: Request) -> Response:
+async def begin_upload(services: ServicesOf, view: ViewOf, request: Request) -> Response:
     """Announce a dataset whose rows this client sends; the name of the upload."""
-    caller: Caller = request.scope["ml_udf.caller"]
-    return json_reply({"upload": await services.datasets.begin(await json_object(request), caller.key)}, 201)
+    form = await json_object(request)
+    return json_reply({"upload": await services.datasets.begin(form, view.caller.key, view)}, 201)
 
 
 @router.put("/uploads/{upload}/{part}")
-async def add_part(services: ServicesOf, upload: str, part: int, request: Request) -> Response:
+async def add_part(services: ServicesOf, view: ViewOf, upload: str, part: int, request: Request) -> Response:
     """Rows: an Arrow IPC stream, or JSON. Part 0, 1, …; one that is sent again is not taken twice."""
     is_json = content_type_of(request) == "application/json"
     body = await request.body()
     if is_json and len(body) > _JSON_PART_BYTES:  # its parser lets nothing else run, in whatever thread
         raise BodyTooLarge(f"a part in JSON has at most {_JSON_PART_BYTES} bytes; send fewer rows at a time")
-    number = await services.datasets.add(upload, part, body, is_json=is_json)
+    number = await services.datasets.add(upload, part, body, is_json=is_json, view=view)
     return json_reply({"next": number})
 
 
 @router.post("/uploads/{upload}/finish")
-async def finish_upload(services: ServicesOf, upload: str) -> Response:
+async def finish_upload(services: ServicesOf, view: ViewOf, upload: str) -> Response:
     """That was all: take the snapshot."""
-    return json_reply(_described(await services.datasets.finish(upload)), 201)
+    return json_reply(_described(view, await services.datasets.finish(upload, view)), 201)
 
 
 @router.delete("/uploads/{upload}")
-async def drop_upload(services: ServicesOf, upload: str) -> Response:
+async def drop_upload(services: ServicesOf, view: ViewOf, upload: str) -> Response:
     """Forget what was sent."""
-    await services.datasets.drop(upload)
+    await services.datasets.drop(upload, view)
     return json_reply({"dropped": upload})
 
 
 @router.get("/{name}")
-async def show_dataset(services: ServicesOf, name: str) -> Response:
+async def show_dataset(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str) -> Response:
     """A dataset as it is registered, and every snapshot of it and every look at their test rows, by age."""
-    newest = await services.datasets.newest(name)
-    snapshots = [_described(snapshot) for snapshot in await services.datasets.snapshots(name)]
-    looks = [_looked(look) for look in await services.datasets.looks(name)]
-    return json_reply({**_described(newest), "snapshots": snapshots, "looks": looks})
+    newest = await services.datasets.newest(name, view)
+    snapshots = [_described(view, snapshot) for snapshot in await services.datasets.snapshots(name)]
+    looks = [_looked(seen, look) for look in await services.datasets.looks(name)]
+    return json_reply({**_described(view, newest), "snapshots": snapshots, "looks": looks})
 
 
 @router.post("/{name}/refresh")
-async def refresh_dataset(services: ServicesOf, name: str, request: Request) -> Response:
+async def refresh_dataset(services: ServicesOf, view: ViewOf, name: str, request: Request) -> Response:
     """Run the registered query again; what jobs and models were trained on stays as it was."""
     form = await json_object(request, may_be_empty=True)
     roles = roles_of(form.get("roles"))
-    return await _taken(request, services.datasets.refresh(name, roles, _caller(request, roles)), 200)
+    taking = services.datasets.refresh(name, roles, _share(view, roles), view)
+    return await _taken(request, view, taking, 200)
 
 
-async def _taken(request: Request, taking: Coroutine[Any, Any, Snapshot], status: int) -> Response:
+@router.put("/{name}/visibility")
+async def share_dataset(services: ServicesOf, view: ViewOf, name: str, request: Request) -> Response:
+    """Who sees it and its jobs: `{"visibility": "shared", "shared_with": ["bi"]}`; admins: its `owner`."""
+    await services.datasets.newest(name, view)
+    await services.ownership.share(view, "dataset", name, await json_object(request))
+    return json_reply({"name": name, **view.shown("dataset", name)})
+
+
+async def _taken(
+    request: Request, view: View, taking: Coroutine[Any, Any, Snapshot], status: int
+) -> Response:
     """The snapshot; its query ends where the client hangs up."""
     try:
-        return json_reply(_described(await while_connected(request.receive, taking)), status)
+        return json_reply(_described(view, await while_connected(request.receive, taking)), status)
     except ClientGone:
         return Response(status_code=_GONE)
 
 
-def _caller(request: Request, roles: list[str] | None) -> str:
+def _share(view: View, roles: list[str] | None) -> str:
     """Whose share of the queries a request takes: a token's, or that of a database's session role with it."""
-    caller: Caller = request.scope["ml_udf.caller"]
-    return f"{caller.key} {roles[0] if roles else ''}"
+    return f"{view.caller.key} {roles[0] if roles else ''}"
 
 
-def _looked(look: Look) -> dict[str, Any]:
-    """A look at test rows, and what was deployed of it."""
+def _looked(seen: SeenCatalog, look: Look) -> dict[str, Any]:
+    """A look at test rows, and what was deployed of it, as far as the caller sees that."""
+    is_seen = look.function is not None and seen.sees(look.function)
     return {
         "snapshot": look.snapshot,
         "number": look.number,
         "job": look.job,
-        "function": look.function,
-        "version": look.version,
+        "function": look.function if is_seen else None,
+        "version": look.version if is_seen else None,
         "test_accuracy": float(look.answered_rightly().mean()) if look.right else None,
         "metric": look.metric,
         "test_score": look.score,
@@ -118,10 +131,11 @@ def _looked(look: Look) -> dict[str, Any]:
     }
 
 
-def _described(snapshot: Snapshot) -> dict[str, Any]:
+def _described(view: View, snapshot: Snapshot) -> dict[str, Any]:
     facts = snapshot.facts
     return {
         "name": snapshot.dataset,
+        **view.shown("dataset", snapshot.dataset),
         "snapshot": snapshot.id,
         "task": snapshot.spec["task"],
         "source": snapshot.spec["source"],

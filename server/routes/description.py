@@ -31,8 +31,11 @@ _TRITON_TYPES: Mapping[str, str] = {
 }
 
 
-def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, Any]:
-    """Model metadata. Its one input is the function's own; the parameters name the others it takes."""
+def metadata_of(function: Function, versions: Sequence[Function], members: Sequence[str]) -> dict[str, Any]:
+    """Model metadata. Its one input is the function's own; the parameters name the others it takes.
+
+    members: what its models are called for whoever asks.
+    """
     return {
         "name": function.name,
         "versions": [str(served.version) for served in versions],
@@ -49,7 +52,7 @@ def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, A
                 *(spec.name for spec in function.task.columns if spec.on_request),
                 *OWN_OUTPUTS,
             ],
-            "members": [model.key for model in function.members],
+            "members": list(members),
         },
     }
 

@@ -11,12 +11,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gpu_worker.wire.protocol import RowError
-from server.access.caller import Caller
+from server.access.view import View
 from server.catalog.functions import INPUT_NAMES, Form, Function
 from server.errors import BadOption, BodyTooLarge
 from server.http.body import ClientGone
 from server.http.replies import json_reply
-from server.services import Services, ServicesOf
+from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.serving.feedback import Given
 
 __all__ = ["router"]
@@ -29,7 +29,7 @@ _INVALID = "input_invalid"
 
 
 @router.post("")
-async def give_feedback(services: ServicesOf, request: Request) -> Response:
+async def give_feedback(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
     """Keep a label for each input: of all members' answers the function learns whom to believe."""
     body = await services.large.json_object(request)
     unknown = sorted(set(body) - _FIELDS)
@@ -37,9 +37,11 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
         raise BadOption(f"unknown field {unknown[0][:100]!r}; there are {', '.join(sorted(_FIELDS))}")
     if not isinstance(body.get("function"), str):
         raise BadOption("'function' must name a function")
-    function = services.catalog.resolve(body["function"])
+    function = seen.resolve(body["function"])
     try:
-        given = await (_by_id if "predictions" in body else _by_input)(services, request, function, body)
+        given = await (_by_id if "predictions" in body else _by_input)(
+            services, view, request, function, body
+        )
     except ClientGone:
         return Response(status_code=499)  # nobody reads it
     return json_reply(
@@ -56,7 +58,9 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
     )
 
 
-async def _by_input(services: Services, request: Request, function: Function, body: dict[str, Any]) -> Given:
+async def _by_input(
+    services: Services, view: View, request: Request, function: Function, body: dict[str, Any]
+) -> Given:
     form = _form(function, body.get("input"))
     if function.answers_numbers and isinstance(body.get("labels"), list):
         body["labels"] = [repr(each) if type(each) in (int, float) else each for each in body["labels"]]
@@ -64,11 +68,12 @@ async def _by_input(services: Services, request: Request, function: Function, bo
     context = services.contexts.digest(function.name, body.get("context"))
     rows = await asyncio.to_thread(_rows, form, inputs)
     del inputs  # of images a third more than they are; rows may wait long for idle places
-    caller: Caller = request.scope["ml_udf.caller"]
-    return await services.feedback.give(function, form, rows, labels, request.receive, caller.key, context)
+    return await services.feedback.give(
+        function, form, rows, labels, request.receive, view.caller.key, context
+    )
 
 
-async def _by_id(services: Services, request: Request, function: Function, body: dict[str, Any]) -> Given:
+async def _by_id(services: Services, _: View, __: Request, function: Function, body: dict[str, Any]) -> Given:
     for field in ("inputs", "input", "context"):
         if body.get(field) is not None:
             raise BadOption(f"'predictions' say what was asked, and in which context; leave {field!r} out")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from server.access.masking import masked, masked_text
+from server.access.view import View
 from server.catalog.function_spec import deployed_form, feedback_form
 from server.catalog.functions import INPUT_NAMES, Function
+from server.errors import UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.classes import asks_for_classes, told_classes
-from server.services import Services, ServicesOf
+from server.services import SeenOf, Services, ServicesOf, ViewOf
 
 __all__ = ["router"]
 
@@ -19,52 +23,72 @@ router = APIRouter(prefix="/v1/functions", tags=["functions"])
 
 
 @router.get("")
-def list_functions(services: ServicesOf, request: Request) -> Response:
+def list_functions(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
     """Every deployed function in its current version."""
     listed = asks_for_classes(request)
-    found = services.catalog.functions()
-    return json_reply({"functions": [_described(services, each, with_classes=listed) for each in found]})
+    told = [_described(services, view, each, with_classes=listed) for each in seen.functions()]
+    return json_reply({"functions": told})
 
 
 @router.get("/{name}")
-def show_function(services: ServicesOf, name: str, request: Request) -> Response:
+def show_function(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request) -> Response:
     """One function; a bare model's name is answered too."""
-    served = services.catalog.versions(name)
+    served = seen.versions(name)
     listed = asks_for_classes(request, by_default=True)
-    return json_reply(_described(services, served, with_classes=listed))
+    return json_reply(_described(services, view, served, with_classes=listed))
 
 
 @router.put("/{name}")
-async def put_function(services: ServicesOf, name: str, request: Request) -> Response:
+async def put_function(services: ServicesOf, view: ViewOf, name: str, request: Request) -> Response:
     """Create a function, or deploy it anew; its models are loaded before it is switched to."""
     listed = asks_for_classes(request)
-    await services.publisher.deploy(name, await json_object(request))
-    return json_reply(_described(services, services.catalog.versions(name), with_classes=listed))
+    await services.publisher.deploy(name, await json_object(request), view=view)
+    return json_reply(_described(services, view, services.catalog.versions(name), with_classes=listed))
 
 
 @router.delete("/{name}")
-async def delete_function(services: ServicesOf, name: str) -> Response:
+async def delete_function(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str) -> Response:
     """Serve it no longer; its models stay."""
+    seen.check_function(name)
+    view.check_changes("function", name)
+    with contextlib.suppress(UnknownFunction):
+        await services.retrainings.forget(name)
     await services.publisher.delete(name)
     return json_reply({"deleted": name})
 
 
-def _described(services: Services, served: list[Function], *, with_classes: bool = False) -> dict[str, Any]:
+@router.put("/{name}/visibility")
+async def share_function(
+    services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request
+) -> Response:
+    """Who sees it: `{"visibility": "shared", "shared_with": ["bi"]}`; its `owner`, for admins."""
+    seen.check_function(name)
+    await services.ownership.share(view, "function", name, await json_object(request))
+    return json_reply({"name": name, **view.shown("function", name)})
+
+
+def _described(
+    services: Services, view: View, served: list[Function], *, with_classes: bool = False
+) -> dict[str, Any]:
     function = served[-1]
+    told = deployed_form(function)
+    hidden = services.seen_by(view).hidden_members(function)
     return {
-        **deployed_form(function),
-        "models": [member.name for member in function.members],
+        **told,
+        **view.shown("model" if function.bare else "function", function.name),
+        "members": masked(told["members"], hidden),
+        "models": [masked_text(member.name, hidden) for member in function.members],
         "versions": [one.version for one in served],
         **told_classes(function.classes, listed=with_classes),
         "inputs": {INPUT_NAMES[form]: form for form in function.forms},
-        "select": function.select,
-        "selection": services.selections.of(function).to_json(),
-        "select_fault": services.dispatcher.select_fault(function),
+        "select": masked(function.select, hidden),
+        "selection": masked(services.selections.of(function).to_json(), hidden),
+        "select_fault": masked(services.dispatcher.select_fault(function), hidden),
         "policy": function.policy,
         "policy_options": dict(function.policy_options),
         "max_batch": function.max_batch,
         "batch_sizes": list(function.batch_sizes),
-        "feedback": feedback_form(function),
+        "feedback": masked(feedback_form(function), hidden),
         "is_model": function.bare,
         "ready": services.catalog.is_loaded(function.name)
         and services.residency.is_resident(function.members),

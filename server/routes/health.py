@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from server.observability.metrics import CONTENT_TYPE
-from server.services import ServicesOf
+from server.services import SeenOf, ServicesOf
 
 __all__ = ["router"]
 
@@ -25,6 +25,7 @@ def ready(services: ServicesOf) -> Response:
 
 
 @router.get("/metrics")
-def metrics(services: ServicesOf) -> Response:
-    """Prometheus text format."""
-    return Response(services.exposition.render(), headers={"Content-Type": CONTENT_TYPE})
+def metrics(services: ServicesOf, seen: SeenOf) -> Response:
+    """Prometheus text format: of what the caller sees, and of the whole where that is everything."""
+    shown = services.exposition.render(None if seen.is_whole() else seen.sees)
+    return Response(shown, headers={"Content-Type": CONTENT_TYPE})

@@ -13,9 +13,14 @@ import logging
 import math
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
+from server.access.masking import masked_text
+from server.access.seen_catalog import SeenCatalog
+from server.access.things import Things
+from server.access.view import Views
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
@@ -42,6 +47,7 @@ _INLINE_BYTES = 256 << 10  # read or written on the event loop: some millisecond
 _INLINE_ROWS = 4096
 _ID_COSTS_ROWS = 32  # what a prediction's id takes to write, of rows without one
 _JSON_BYTES = 1 << 20  # more of it is read and written by another process
+_NAMING = ("answered_by", "error")  # outputs that may name members
 _MOVES = 8  # times that a request follows its function from version to version
 _BULK_S = 1.0  # the goal by which bulk requests stand in line
 _SAID = re.compile(rb'"(ml_udf_deadline_ms|timeout|ml_udf_slo_ms)": ?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*[,}]')
@@ -66,8 +72,11 @@ class InferRoute:
         large: LargeJson,
         tasks: Tasks,
         max_body_bytes: int,
+        views: Views | None = None,
     ) -> None:
+        """views: what each caller sees of the catalog; None = everything, of one without owners."""
         self._catalog = catalog
+        self._views = views or Views(Things())
         self._calls = calls
         self._codec = codec
         self._metrics = metrics
@@ -83,7 +92,7 @@ class InferRoute:
         """Answer a request: `reply` is called once, now or later."""
         asked = _Asked(whole, reply)
         try:
-            function = asked.function = self._catalog.resolve(*_named(whole.path))
+            function = asked.function = self._resolve(whole)
             if len(whole.body) > _INLINE_BYTES or b"content-encoding" in whole.headers:
                 asked.task = self._tasks.once("read a request", self._read_and_ask(asked))
                 return asked
@@ -96,7 +105,7 @@ class InferRoute:
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What a request says of itself, by a look at the part of its body that is not rows."""
         try:
-            function = self._catalog.resolve(*_named(whole.path))
+            function = self._resolve(whole)
         except ServiceError:
             return RequestHint(("", ""), 0.0, math.inf)  # `answer` will say what is wrong
         end = min(_json_bytes(whole.body, _header_length(whole)), _HINT_BYTES)
@@ -115,8 +124,23 @@ class InferRoute:
 
     def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
         """Turn a request away without a look at its rows."""
-        asked = _Asked(whole, reply, self._catalog.resolve(*_named(whole.path)))
+        asked = _Asked(whole, reply, self._resolve(whole))
         self._fail(asked, Overloaded("more requests come than can be read; try again in a second"))
+
+    def _resolve(self, whole: WholeRequest) -> Function:
+        """What a request is for, if its caller sees it. Raises `UnknownFunction`, `VersionGone`."""
+        view = self._views.of(whole.caller)
+        name, version = _named(whole.path)
+        if view.is_admin:
+            return self._catalog.resolve(name, version)
+        return SeenCatalog(self._catalog, view).resolve(name, version)
+
+    def _hidden(self, asked: _Asked) -> Mapping[str, str]:
+        """The names of members that the caller is not to read, where the reply may hold some."""
+        view = self._views.of(asked.whole.caller)
+        if view.is_admin or asked.function is None:
+            return {}
+        return SeenCatalog(self._catalog, view).hidden_members(asked.function)
 
     # ── from a body to rows under way ────────────────────────────────────────────────────────────────
 
@@ -145,7 +169,7 @@ class InferRoute:
         assert asked.request is not None
         call = self._codec.call_of(asked.function, asked.request, asked.whole.came_s, asked.whole.caller)
         if not call.rows:
-            asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request))
+            asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request, {}))
             return None
         pending = asked.pending = self._calls.begin(
             call, asked.whole.came_s, lambda outcome: self._answered(asked, outcome)
@@ -167,20 +191,25 @@ class InferRoute:
             if rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return
-            body, headers = _encoded(self._codec, reply, asked.request)
+            body, headers = _encoded(self._codec, reply, asked.request, self._to_hide(asked))
         except Exception as exc:
             self._fail(asked, exc)
         else:
             asked.reply(200, body, headers)
 
+    def _to_hide(self, asked: _Asked) -> Mapping[str, str]:
+        assert asked.request is not None
+        names = any(output.name in _NAMING for output in asked.request.outputs)
+        return self._hidden(asked) if names else {}
+
     def _moves(self, asked: _Asked) -> bool:
         """Whether a request that named no version goes on with the one that is served now."""
-        name, version = _named(asked.whole.path)
+        _, version = _named(asked.whole.path)
         if version is not None or asked.moves >= _MOVES:
             return False
         asked.moves += 1
         try:
-            asked.function = self._catalog.resolve(name)
+            asked.function = self._resolve(asked.whole)
             self._ask(asked)
         except Exception as exc:
             self._fail(asked, exc)
@@ -190,7 +219,7 @@ class InferRoute:
         request = asked.request
         assert request is not None
         try:
-            response = await asyncio.to_thread(self._codec.response_of, reply, request)
+            response = await asyncio.to_thread(self._codec.response_of, reply, request, self._to_hide(asked))
             nbytes = sum(column.nbytes for column in reply.columns.values())
             if nbytes <= _JSON_BYTES or all(request.wants_binary(tensor.name) for tensor in response.outputs):
                 body, headers = await asyncio.to_thread(encode_response, response, request)
@@ -210,6 +239,7 @@ class InferRoute:
         if isinstance(exc, ServiceError):
             if not isinstance(exc, BadInput):  # a row's fault, counted with the rows
                 self._count(asked, exc.code)
+            exc.message = masked_text(exc.message, self._hidden(asked))
             error = exc
         else:
             log.error("infer failed function=%s", asked.function and asked.function.key, exc_info=exc)
@@ -243,8 +273,10 @@ class _Asked:
             self.pending.fail(ClientGone())
 
 
-def _encoded(codec: Codec, reply: Reply, request: InferRequest) -> tuple[bytes, dict[str, str]]:
-    return encode_response(codec.response_of(reply, request), request)
+def _encoded(
+    codec: Codec, reply: Reply, request: InferRequest, hidden: Mapping[str, str]
+) -> tuple[bytes, dict[str, str]]:
+    return encode_response(codec.response_of(reply, request, hidden), request)
 
 
 def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:

@@ -11,12 +11,13 @@ from fastapi import APIRouter, Request, Response
 from starlette.datastructures import FormData, UploadFile
 
 from gpu_worker.model_files.file_list import MOST_FILES
+from server.access.view import View
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption
 from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
 from server.routes.classes import asks_for_classes, told_classes
-from server.services import Services, ServicesOf
+from server.services import SeenOf, Services, ServicesOf, ViewOf
 
 __all__ = ["router"]
 
@@ -26,7 +27,7 @@ _MANIFEST_BYTES = 2 << 20  # read on the event loop
 
 
 @router.post("/register")
-async def register(services: ServicesOf, request: Request) -> Response:
+async def register(services: ServicesOf, view: ViewOf, request: Request) -> Response:
     """A model version: multipart (`manifest`, `weights`, `files`), or a JSON `directory` of this host."""
     if content_type_of(request) == "multipart/form-data":
         async with request.form(
@@ -37,25 +38,39 @@ async def register(services: ServicesOf, request: Request) -> Response:
             if isinstance(weights, str):
                 raise BadOption("the part 'weights' must be a file")
             model = await services.publisher.register(
-                manifest, weights.file if weights else None, _others(form)
+                manifest, weights.file if weights else None, _others(form), view
             )
     else:
-        model = await services.publisher.register_directory(await _directory(request))
-    return json_reply(_described(services, model, with_classes=asks_for_classes(request)))
+        model = await services.publisher.register_directory(await _directory(request), view)
+    return json_reply(_described(services, view, model, with_classes=asks_for_classes(request)))
 
 
 @router.get("/v1/models")
-def list_models(services: ServicesOf, request: Request) -> Response:
+def list_models(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
     """Every registered model version."""
     listed = asks_for_classes(request)
-    models = services.catalog.models()
-    return json_reply({"models": [_described(services, each, with_classes=listed) for each in models]})
+    told = [_described(services, view, each, with_classes=listed) for each in seen.models()]
+    return json_reply({"models": told})
+
+
+@router.put("/v1/models/{name}/visibility")
+async def share_model(
+    services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request
+) -> Response:
+    """Who sees it, in all its versions: `{"visibility": "private"}`; its `owner`, for admins."""
+    seen.model(name)
+    await services.ownership.share(view, "model", name, await json_object(request))
+    return json_reply({"name": name, **view.shown("model", name)})
 
 
 @router.get("/v1/workers")
-def list_workers(services: ServicesOf) -> Response:
+def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
     """Every worker, what it runs on and what it holds."""
-    resident = services.resident()
+    whole = seen.is_whole()
+    keys = {model.key for model in seen.models()}
+    resident = {
+        worker: [key for key in held if whole or key in keys] for worker, held in services.resident().items()
+    }
     workers: list[dict[str, Any]] = []
     for state in (*services.pool.states(), *services.remote.states()):
         info = state.info if state.state == "up" else None
@@ -70,7 +85,7 @@ def list_workers(services: ServicesOf) -> Response:
                 "capacity_bytes": info.capacity_bytes if info else None,
                 "resident": resident.get(state.name, []),
                 # Of a life that is over; the one that it is in has had none.
-                "last_error": state.last_error,
+                "last_error": state.last_error if whole else "",  # it may name what was on it
                 "last_error_at": _at(state.last_error_at),
             }
         )
@@ -115,10 +130,13 @@ async def _directory(request: Request) -> Path:
     return Path(directory)
 
 
-def _described(services: Services, model: ModelVersion, *, with_classes: bool = False) -> dict[str, Any]:
+def _described(
+    services: Services, view: View, model: ModelVersion, *, with_classes: bool = False
+) -> dict[str, Any]:
     places = services.resident()
     return {
         "name": model.name,
+        **view.shown("model", model.name),
         "version": model.version,
         "task": model.task,
         "runtime": model.runtime,

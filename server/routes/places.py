@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from fastapi import APIRouter, Response
 from server.http.replies import json_reply
 from server.observability.moves import Move
 from server.placement.places import Place
-from server.services import Services, ServicesOf
+from server.services import SeenOf, Services, ServicesOf, ViewOf
 
 __all__ = ["router"]
 
@@ -19,22 +20,50 @@ router = APIRouter(tags=["models"])
 
 
 @router.get("/v1/residency")
-def residency(services: ServicesOf) -> Response:
+def residency(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
     """Every live worker with its link, every model on a device or in a host's memory, the last moves."""
-    places = services.residency.places()
+
+    def sees(key: str) -> bool:
+        return view.sees("model", key.partition("/")[0])
+
+    places = [_seen(place, sees) for place in services.residency.places()]
+    moves = [
+        move if sees(move.because_of) else replace(move, because_of="")
+        for move in services.metrics.moves.last()
+        if sees(move.model)
+    ]
     hits = misses = 0
-    for _, stats in services.metrics.items():
+    for (function, _), stats in services.metrics.items():
+        if not seen.sees(function):
+            continue
         hits += stats.resident_rows
         misses += stats.absent_rows
     return json_reply(
         {
             "workers": [_worker(place) for place in places],
-            "residency": [*(row for place in places for row in _models(place)), *_elsewhere(services)],
-            "residency_events": [_event(move) for move in services.metrics.moves.last()],
+            "residency": [*(row for place in places for row in _models(place)), *_elsewhere(services, sees)],
+            "residency_events": [_event(move) for move in moves],
             "resident_hits": hits,
             "resident_misses": misses,
             "hit_rate": round(hits / (hits + misses), 6) if hits + misses else None,
         }
+    )
+
+
+def _seen(place: Place, sees: Callable[[str], bool]) -> Place:
+    """A place with the models on it that are seen, and no word of the others."""
+    moving = place.moving
+    if moving is not None and not all(map(sees, filter(None, (moving.loading, *moving.evicting)))):
+        moving = None
+    if moving is not None:  # a reason may name the model that it is about
+        words = (word for word in moving.reason.split() if "/" not in word or sees(word))
+        moving = replace(moving, reason=" ".join(words))
+    held = tuple(each for each in place.held if sees(each.model))
+    return replace(
+        place,
+        held=held,
+        host={model: size for model, size in place.host.items() if sees(model)},
+        moving=moving,
     )
 
 
@@ -91,11 +120,11 @@ def _models(place: Place) -> Iterable[dict[str, Any]]:
         }
 
 
-def _elsewhere(services: Services) -> Iterable[dict[str, Any]]:
+def _elsewhere(services: Services, sees: Callable[[str], bool]) -> Iterable[dict[str, Any]]:
     """Models behind other servers that can be asked: they take nothing of any device."""
     last_used = services.residency.last_used()
     for worker, models in services.remote.resident().items():
-        for model in models:
+        for model in filter(sees, models):
             yield {
                 "worker": worker,
                 "device": "remote",

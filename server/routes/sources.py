@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from server.http.replies import json_reply
-from server.services import ServicesOf
+from server.services import ServicesOf, ViewOf
 
 __all__ = ["router"]
 
@@ -13,6 +13,6 @@ router = APIRouter(prefix="/v1/sources", tags=["datasets"])
 
 
 @router.get("")
-async def list_sources(services: ServicesOf) -> Response:
+async def list_sources(services: ServicesOf, view: ViewOf) -> Response:
     """Each connection, the database roles that may use it, and what is wrong with it; never its DSN."""
-    return json_reply({"sources": await services.datasets.sources()})
+    return json_reply({"sources": await services.datasets.sources(view)})

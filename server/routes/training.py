@@ -10,16 +10,19 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
+from server.access.view import View
 from server.catalog.function_spec import deployed_form
-from server.catalog.jobs import ACTIVE, PAUSED, Job
+from server.catalog.jobs import ACTIVE, PAUSED, Job, unknown_job
 from server.catalog.retraining import Retraining
-from server.errors import BadOption, ServiceError, UnknownFunction
+from server.errors import BadOption, ServiceError
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.callers import CallerOf
 from server.routes.roles import roles_of
-from server.services import Services, ServicesOf
+from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.training.jobs.described import described, trials_of
+from server.training.jobs.run import Run
+from server.training.retraining import no_retraining
 
 __all__ = ["router"]
 
@@ -31,58 +34,67 @@ _MEMBERS_IN_FULL = 3
 
 
 @router.get("/v1/jobs")
-async def list_jobs(services: ServicesOf, after: int = 0, limit: int = _PAGE) -> Response:
+async def list_jobs(services: ServicesOf, view: ViewOf, after: int = 0, limit: int = _PAGE) -> Response:
     """Jobs by number, how far they are, and the best that they have found: a page of those after `after`.
 
     `next` is where the next page begins; null on the last one.
     """
-    limit = _within(limit)
-    jobs = await services.training.jobs(after, limit)
+    jobs, following = await _page_of_jobs(services, view, after, _within(limit))
     told = [await described(services.training, job, run) for job, run in jobs]
-    return json_reply({"jobs": told, "next": jobs[-1][0].id if len(jobs) == limit else None})
+    return json_reply({"jobs": told, "next": following})
 
 
 @router.post("/v1/jobs")
-async def start_job(services: ServicesOf, request: Request) -> Response:
+async def start_job(services: ServicesOf, view: ViewOf, request: Request) -> Response:
     """Begin to train on a dataset's newest snapshot; returns at once."""
-    return json_reply(await _now(services, await services.training.start(await json_object(request))), 201)
+    form = await json_object(request)
+    if "retrains" in form:
+        raise BadOption("'retrains' is said by the server alone; POST /v1/functions/F/retrain asks for it")
+    await services.datasets.newest(str(form.get("dataset")), view)
+    return json_reply(await _now(services, await services.training.start(form, view)), 201)
 
 
 @router.get("/v1/jobs/{job}")
-async def show_job(services: ServicesOf, job: int) -> Response:
+async def show_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """One job, with its studies."""
+    await _check_sees(services, view, job)
     return json_reply(await described(services.training, *await services.training.job(job)))
 
 
 @router.post("/v1/jobs/{job}/cancel")
-async def cancel_job(services: ServicesOf, job: int) -> Response:
+async def cancel_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """Stop it; what it has found stays."""
+    await _check_changes(services, view, job)
     return json_reply(await _now(services, await services.training.cancel(job)))
 
 
 @router.post("/v1/jobs/{job}/pause")
-async def pause_job(services: ServicesOf, job: int) -> Response:
+async def pause_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """Let it rest; epochs under way end first."""
+    await _check_changes(services, view, job)
     return json_reply(await _now(services, await services.training.pause(job)))
 
 
 @router.post("/v1/jobs/{job}/resume")
-async def resume_job(services: ServicesOf, job: int) -> Response:
+async def resume_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """Go on with a paused one."""
+    await _check_changes(services, view, job)
     return json_reply(await _now(services, await services.training.resume(job)))
 
 
 @router.post("/v1/jobs/{job}/extend")
-async def extend_job(services: ServicesOf, job: int, request: Request) -> Response:
+async def extend_job(services: ServicesOf, view: ViewOf, job: int, request: Request) -> Response:
     """Go on with a job that has ended, `{"budget": "10 minutes"}` in all; `budget_epochs`: so many epochs."""
+    await _check_changes(services, view, job)
     form = await json_object(request)
     budget = form.get("budget", form.get("budget_epochs"))
     return json_reply(await _now(services, await services.training.extend(job, budget)))
 
 
 @router.get("/v1/jobs/{job}/events")
-async def watch_job(services: ServicesOf, caller: CallerOf, job: int) -> Response:
+async def watch_job(services: ServicesOf, view: ViewOf, caller: CallerOf, job: int) -> Response:
     """What happens in a job, as server-sent events, until it ends, or the token that asks."""
+    await _check_sees(services, view, job)
     known, run = await services.training.job(job)
 
     async def stream() -> AsyncIterator[str]:
@@ -98,15 +110,20 @@ async def watch_job(services: ServicesOf, caller: CallerOf, job: int) -> Respons
 
 @router.get("/v1/trials")
 async def list_trials(
-    services: ServicesOf, job: int | None = None, after: int = 0, limit: int = _PAGE_OF_TRIALS
+    services: ServicesOf,
+    view: ViewOf,
+    job: int | None = None,
+    after: int = 0,
+    limit: int = _PAGE_OF_TRIALS,
 ) -> Response:
     """The trials of one job, or of every one: those of a page of jobs, as `GET /v1/jobs` has them."""
     limit = _within(limit)
     if job is not None:
+        await _check_sees(services, view, job)
         wanted, more = [job], None
     else:
-        wanted = [known.id for known, _ in await services.training.jobs(after, limit)]
-        more = wanted[-1] if len(wanted) == limit else None
+        jobs, more = await _page_of_jobs(services, view, after, limit)
+        wanted = [known.id for known, _ in jobs]
     trials: list[dict[str, Any]] = []
     for number in wanted:
         trials += await _trials(services, number, strict=job is not None)
@@ -114,8 +131,9 @@ async def list_trials(
 
 
 @router.post("/v1/jobs/{job}/deploy")
-async def deploy_job(services: ServicesOf, job: int, request: Request) -> Response:
+async def deploy_job(services: ServicesOf, view: ViewOf, job: int, request: Request) -> Response:
     """Make `{"function": F}` answer with what the job has found; the other fields as wanted."""
+    await _check_sees(services, view, job)
     body = await json_object(request)
     unknown = sorted(body.keys() - {"function", "select", "slo_ms", "promote", "task"})
     if unknown:
@@ -130,53 +148,89 @@ async def deploy_job(services: ServicesOf, job: int, request: Request) -> Respon
     task = body.get("task")
     if task is not None and not isinstance(task, str):
         raise BadOption("'task' must be a text")
+    services.publisher.check_may_deploy(function, view)
     _, run = await services.training.job(job)
     select = body.get("select") or "ensemble"
     promote = body.get("promote") or "always"
     deployed = await services.deployer.deploy(
-        run, function, select=str(select), slo_ms=slo_ms, promote=str(promote), task=task
+        run, function, select=str(select), slo_ms=slo_ms, promote=str(promote), task=task, view=view
     )
     return json_reply(asdict(deployed) | {"subsets": _telling(deployed.subsets)})
 
 
 @router.post("/v1/functions/{name}/rollback")
-async def roll_back(services: ServicesOf, name: str) -> Response:
+async def roll_back(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str) -> Response:
     """Deploy what the function was before its current deployment; twice is back and forth."""
-    if not services.catalog.is_function(name):
-        raise UnknownFunction(f"there is no function {name!r} here")
+    seen.check_function(name)
+    view.check_changes("function", name)
     return json_reply(deployed_form(await services.deployer.roll_back(name)))
 
 
 @router.get("/v1/retrainings")
-async def list_retrainings(services: ServicesOf) -> Response:
+async def list_retrainings(services: ServicesOf, seen: SeenOf) -> Response:
     """The functions that are trained again, when, and what came of it the last time."""
-    return json_reply({"retrainings": [_retraining(each) for each in await services.retrainings.all()]})
+    known = [each for each in await services.retrainings.all() if seen.sees(each.function)]
+    return json_reply({"retrainings": [_retraining(each) for each in known]})
 
 
 @router.get("/v1/drift")
-async def list_drift(services: ServicesOf) -> Response:
+async def list_drift(services: ServicesOf, seen: SeenOf) -> Response:
     """How far what functions are asked and answer has moved from what they were trained on."""
-    found = [asdict(each) | {"is_much": each.is_much} for each in await services.drift.look()]
-    return json_reply({"drift": found})
+    known = [each for each in await services.drift.look() if seen.sees(each.function)]
+    return json_reply({"drift": [asdict(each) | {"is_much": each.is_much} for each in known]})
 
 
 @router.post("/v1/functions/{name}/retrain")
-async def retrain(services: ServicesOf, name: str, request: Request) -> Response:
+async def retrain(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request) -> Response:
     """Train a function again, now and `{"every": "1 day"}`; promoted only where that is better."""
+    seen.check_function(name)
+    view.check_changes("function", name)
     form = await json_object(request, may_be_empty=True)
     unknown = sorted(form.keys() - {"every", "budget", "roles"})
     if unknown:
         raise BadOption(f"a retraining has no field {unknown[0]!r}; there are budget, every, roles")
     roles = roles_of(form.get("roles"))
-    asked = await services.retrainings.ask(name, form.get("every"), form.get("budget"), roles)
+    asked = await services.retrainings.ask(name, form.get("every"), form.get("budget"), roles, view)
     return json_reply(_retraining(asked), 201)
 
 
 @router.delete("/v1/functions/{name}/retrain")
-async def stop_retraining(services: ServicesOf, name: str) -> Response:
+async def stop_retraining(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str) -> Response:
     """Train it no more by itself; a job that runs goes on."""
+    if seen.is_function(name):
+        view.check_changes("function", name)
+    elif not seen.sees(name):
+        raise no_retraining(name)
     await services.retrainings.forget(name)
     return json_reply({"function": name, "state": "forgotten"})
+
+
+async def _check_sees(services: Services, view: View, job: int) -> None:
+    """Raises `UnknownFunction` for a job that is not there for the caller."""
+    if not view.sees_job(*await services.training.whose(job)):
+        raise unknown_job(job)
+
+
+async def _check_changes(services: Services, view: View, job: int) -> None:
+    """Raises `UnknownFunction` as `_check_sees`, `Forbidden` for another's."""
+    dataset, owner = await services.training.whose(job)
+    if not view.sees_job(dataset, owner):
+        raise unknown_job(job)
+    view.check_changes_job(job, dataset, owner)
+
+
+async def _page_of_jobs(
+    services: Services, view: View, after: int, limit: int
+) -> tuple[list[tuple[Job, Run | None]], int | None]:
+    """The next jobs that the caller sees, and after which number there are more of them."""
+    found: list[tuple[Job, Run | None]] = []
+    while len(found) <= limit:
+        known = await services.training.jobs(after, limit + 1)
+        found += [pair for pair in known if view.sees_job(pair[0].dataset, pair[0].owner)]
+        if len(known) <= limit:
+            break
+        after = known[-1][0].id
+    return found[:limit], found[limit - 1][0].id if len(found) > limit else None
 
 
 def _retraining(known: Retraining) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_worker.model_files.backbone import Backbone, backbone_sha256
 from gpu_worker.model_files.regular import MANIFEST_FILE, read_json
-from server.catalog.catalog import Catalog
+from server.catalog.catalog import Models
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption, UnknownFunction
 
@@ -17,7 +17,7 @@ __all__ = ["backbone_named", "check_backbone"]
 _VERSION = re.compile(r"[1-9][0-9]{0,9}")
 
 
-def backbone_named(catalog: Catalog, said: object, form: str) -> Backbone:
+def backbone_named(catalog: Models, said: object, form: str) -> Backbone:
     """The model on which a head is to stand: the newest of a name, "name/version", or as a job has stored it.
 
     form: of the rows that it must take. Raises `BadOption`, `UnknownFunction`.
@@ -40,7 +40,7 @@ def backbone_named(catalog: Catalog, said: object, form: str) -> Backbone:
     return found
 
 
-def check_backbone(catalog: Catalog, head: ModelVersion) -> None:
+def check_backbone(catalog: Models, head: ModelVersion) -> None:
     """Raises `BadOption` where a head's backbone is not registered here, or is another one."""
     wanted = head.backbone
     if wanted is None:

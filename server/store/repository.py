@@ -21,7 +21,7 @@ from server.errors import BadOption
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
-from server.store.tables import DeploymentRow, FeedbackContextRow, FunctionRow, ModelVersionRow
+from server.store.tables import DeploymentRow, FeedbackContextRow, FunctionRow, ModelVersionRow, ThingRow
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
 
@@ -184,7 +184,7 @@ class Repository:
 
     @retried
     def delete_function(self, function: str) -> bool:
-        """Retire every deployment of a function; whether there was one.
+        """Retire every deployment of a function, and forget whose it was; whether there was one.
 
         Its labels go some at a time (`FeedbackRepository.forget_old`): there may be millions.
         """
@@ -197,6 +197,7 @@ class Repository:
             for row in served:
                 row.retired_at = datetime.now(UTC)
             session.execute(_contexts_of(function))
+            session.execute(delete(ThingRow).where(ThingRow.kind == "function", ThingRow.name == function))
             session.commit()
         return bool(served)
 

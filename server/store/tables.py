@@ -39,6 +39,7 @@ __all__ = [
     "RetrainingRow",
     "SecretRow",
     "SnapshotRow",
+    "ThingRow",
     "TokenRow",
 ]
 
@@ -200,6 +201,21 @@ class TokenRow(Base):
     __table_args__ = (Index(None, "name"),)
 
 
+class ThingRow(Base):
+    """Whose a function, a model or a dataset is, and who sees it; what has none was made before owners were.
+
+    owner: a token's name, "" = nobody's · visibility: private, shared, public · shared_with: tokens' names
+    """
+
+    __tablename__ = "things"
+
+    kind: Mapped[str] = mapped_column(String(20), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(100))
+    visibility: Mapped[str] = mapped_column(String(20))
+    shared_with: Mapped[list[str]]
+
+
 class DatasetRow(Base):
     """A registered query; `snapshot` is its newest."""
 
@@ -224,7 +240,7 @@ class SnapshotRow(Base):
 
 
 class JobRow(Base):
-    """One training job; its studies' state lies in their own storage."""
+    """One training job; its studies' state lies in their own storage. owner: the token that began it."""
 
     __tablename__ = "jobs"
 
@@ -237,6 +253,7 @@ class JobRow(Base):
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     found: Mapped[dict[str, Any] | None]
+    owner: Mapped[str] = mapped_column(String(100), server_default="")
 
     __table_args__ = (Index(None, "state"),)
 

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot
+from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot, unknown_dataset, unknown_job
 from server.errors import UnknownFunction
 from server.store.database import reading, utc
 from server.store.retries import once, retried
@@ -69,7 +69,7 @@ class TrainingRepository:
             row = None if known is None else session.get(SnapshotRow, (dataset, snapshot or known.snapshot))
             if row is None:
                 which = "" if snapshot is None else f" with a snapshot {snapshot}"
-                raise UnknownFunction(f"there is no dataset {dataset!r}{which} here")
+                raise unknown_dataset(dataset, which)
             return _snapshot(row, None if snapshot else known)
 
     @retried
@@ -82,7 +82,7 @@ class TrainingRepository:
             return [_snapshot(row) for row in rows]
 
     @once
-    def add_job(self, dataset: str, snapshot: str, spec: Mapping[str, Any]) -> Job:
+    def add_job(self, dataset: str, snapshot: str, spec: Mapping[str, Any], owner: str = "") -> Job:
         """A new job that runs."""
         with Session(self._engine) as session:
             row = JobRow(
@@ -92,6 +92,7 @@ class TrainingRepository:
                 state="running",
                 reason="",
                 created_at=datetime.now(UTC),
+                owner=owner,
             )
             session.add(row)
             session.commit()
@@ -126,10 +127,23 @@ class TrainingRepository:
         with Session(self._reading) as session:
             row = session.get(JobRow, job)
             if row is None:
-                raise UnknownFunction(
-                    f"there is no job {job} here; the view of jobs (GET /v1/jobs) lists them"
-                )
+                raise unknown_job(job)
             return _job(row)
+
+    @retried
+    def whose_job(self, job: int) -> tuple[str, str]:
+        """A job's dataset and owner. Raises `UnknownFunction`. As quick for one that is there as for none."""
+        with Session(self._reading) as session:
+            row = session.execute(select(JobRow.dataset, JobRow.owner).where(JobRow.id == job)).first()
+        if row is None:
+            raise unknown_job(job)
+        return row[0], row[1]
+
+    @retried
+    def has_dataset(self, name: str) -> bool:
+        """Whether there is a dataset of that name."""
+        with Session(self._reading) as session:
+            return session.execute(select(DatasetRow.name).where(DatasetRow.name == name)).first() is not None
 
     @retried
     def jobs(
@@ -248,4 +262,5 @@ def _job(row: JobRow) -> Job:
         utc(row.created_at),
         ended,
         None if row.found is None else dict(row.found),
+        row.owner,
     )

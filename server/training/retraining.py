@@ -25,11 +25,14 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from server.access.caller import Caller
+from server.access.things import Things
+from server.access.view import WHOLE, View
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.catalog.retraining import LEASE_S, Retraining
-from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction
+from server.errors import BadOption, Forbidden, Overloaded, ServiceError, UnknownFunction
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
@@ -39,7 +42,7 @@ from server.training.jobs.budget import budget_of
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
 
-__all__ = ["Retrainings", "every_of"]
+__all__ = ["Retrainings", "every_of", "no_retraining"]
 
 log = logging.getLogger("ml_udf.server.training")
 
@@ -64,6 +67,11 @@ def every_of(given: object) -> float | None:
     return every_s
 
 
+def no_retraining(function: str) -> UnknownFunction:
+    """What forgetting a retraining raises that is not there."""
+    return UnknownFunction(f"function {function!r} is not trained again by itself")
+
+
 class Retrainings:
     """`now`: aware, in UTC. owner: this server, among all that share the registry; None = by its process."""
 
@@ -78,6 +86,7 @@ class Retrainings:
         tasks: Tasks | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         owner: str | None = None,
+        things: Things | None = None,
     ) -> None:
         self._repository = repository
         self._jobs = training_repository
@@ -89,6 +98,7 @@ class Retrainings:
         self._now = now
         self._owner = owner or f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._held: set[str] = set()  # functions
+        self._things = things or Things()
 
     def start(self) -> None:
         """Begin to look for what is due."""
@@ -104,10 +114,22 @@ class Retrainings:
         return await asyncio.to_thread(self._repository.all)
 
     async def ask(
-        self, function: str, every: object, budget: object, roles: Sequence[str] | None
+        self,
+        function: str,
+        every: object,
+        budget: object,
+        roles: Sequence[str] | None,
+        view: View = WHOLE,
     ) -> Retraining:
-        """Train a function again, now and `every` so often. Raises `UnknownFunction`, `BadOption`."""
-        await asyncio.to_thread(self._champion, function)
+        """Train a function again, now and `every` so often. Raises `UnknownFunction`, `BadOption`,
+        `Forbidden`. view: of whoever asks, who sees the jobs that it was trained by.
+        """
+        _, trained = await asyncio.to_thread(self._champion, function)
+        for job in {each["job"] for each in trained}:
+            if not view.sees_job(*await self._training.whose(job)):
+                raise Forbidden(
+                    f"what {function} was trained on is not for this token; ask its owner, or an admin"
+                )
         every_s = every_of(every)
         text = "" if budget is None else str(budget_of(budget))
         now, names = self._now(), None if roles is None else tuple(roles)
@@ -123,7 +145,7 @@ class Retrainings:
     async def forget(self, function: str) -> None:
         """Never train it again by itself; a job that runs goes on. Raises `UnknownFunction`."""
         if await asyncio.to_thread(self._repository.find, function) is None:
-            raise UnknownFunction(f"function {function!r} is not trained again by itself")
+            raise no_retraining(function)
         await asyncio.to_thread(self._repository.remove, function)
 
     async def step(self) -> None:
@@ -212,7 +234,9 @@ class Retrainings:
                 if all(each["snapshot"] == snapshot.id for each in trained):
                     said = f"the rows are those of version {champion.version}: snapshot {snapshot.id}"
                     return replace(after, outcome=said, ended_at=self._now())
-                job = await self._training.start(_asked(due, before, champion, trained))
+                job = await self._training.start(
+                    _asked(due, before, champion, trained), self._for_owner(due.function)
+                )
         except Overloaded as error:
             log.warning("not retrained yet function=%s reason=%r", due.function, str(error))
             return due
@@ -264,7 +288,11 @@ class Retrainings:
             if await self._claimed(known.function) is None:
                 return known  # it took so long that another server has taken it over
             told = await self._deployer.deploy(
-                run, known.function, promote="if_better", slo_ms=champion.slo_ms
+                run,
+                known.function,
+                promote="if_better",
+                slo_ms=champion.slo_ms,
+                view=self._for_owner(known.function),
             )
         except (ServiceError, OSError, ValueError) as error:
             return replace(over, outcome=f"job {job} was not deployed: {error}")
@@ -275,6 +303,10 @@ class Retrainings:
             said = f"version {told.version} stays: that of job {job} is not shown to be better ({because})"
         log.info("retrained function=%s: %s", known.function, said)
         return replace(over, outcome=said)
+
+    def _for_owner(self, function: str) -> View:
+        """The server's own view, in the name of the function's owner, who owns what comes of it."""
+        return View(Caller(self._things.of("function", function).owner), self._things)
 
     def _champion(self, function: str) -> tuple[Function, list[dict[str, Any]]]:
         """What answers now, and how it was trained. Blocking. Raises `UnknownFunction`, `BadOption`."""

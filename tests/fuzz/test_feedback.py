@@ -14,7 +14,7 @@ import pytest
 from fastapi import Request
 from sqlalchemy import Engine
 
-from server.access.caller import NOBODY
+from server.access.view import WHOLE
 from server.errors import ServiceError
 from server.http.large_json import LargeJson
 from server.routes.feedback import give_feedback
@@ -103,9 +103,10 @@ def test_every_body_gets_a_reply_and_each_input_counts_once(registry: Engine) ->
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        scope = {"type": "http", "method": "POST", "headers": [], "ml_udf.caller": NOBODY}
+        scope = {"type": "http", "method": "POST", "headers": []}
         try:
-            response = await asyncio.wait_for(give_feedback(services, Request(scope, receive)), 20)
+            giving = give_feedback(services, WHOLE, services.catalog, Request(scope, receive))
+            response = await asyncio.wait_for(giving, 20)
         except ServiceError as error:
             return error
         return dict(json.loads(bytes(response.body)))

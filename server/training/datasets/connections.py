@@ -99,13 +99,15 @@ class SourceConnections:
         spec: DatasetSpec,
         roles: Sequence[str] | None,
         on_open: Callable[[Callable[[], None]], None] = lambda end: None,
+        reaches: Callable[[str], bool] = lambda name: True,
     ) -> Iterator[Iterator[pa.RecordBatch]]:
         """The rows of a dataset's query in the order of its key. Raises `BadOption` with the cause.
 
         roles: of a database, in whose name its session asks; None = the holder of the token in person.
-        on_open: is given what ends the query under way, in whatever thread it is called.
+        on_open: is given what ends the query under way, in whatever thread it is called. reaches: whether the
+        token may use a connection of that name; what it may not is not there.
         """
-        source = self._source(spec.source, roles)
+        source = self._source(spec.source, roles, reaches)
         connection = self._opened(spec.source, source)
         on_open(connection.cancel)
         try:
@@ -128,10 +130,10 @@ class SourceConnections:
         finally:
             connection.close()
 
-    def checked(self) -> list[dict[str, Any]]:
-        """Each connection, who may use it, and what is wrong with it ('' = nothing)."""
+    def checked(self, reaches: Callable[[str], bool] = lambda name: True) -> list[dict[str, Any]]:
+        """Each connection that is reached, who may use it, and what is wrong with it ('' = nothing)."""
         found = []
-        for name, source in sorted(self._sources().items()):
+        for name, source in sorted(self._sources(reaches).items()):
             try:
                 with contextlib.closing(self._opened(name, source)) as connection:
                     powers = _powers(connection)
@@ -143,11 +145,12 @@ class SourceConnections:
             found.append({"name": name, "roles": list(source.roles), "problem": problem})
         return found
 
-    def _sources(self) -> dict[str, _Source]:
-        return {} if self._file is None else _read(self._file)
+    def _sources(self, reaches: Callable[[str], bool]) -> dict[str, _Source]:
+        known = {} if self._file is None else _read(self._file)
+        return {name: source for name, source in known.items() if reaches(name)}
 
-    def _source(self, name: str, roles: Sequence[str] | None) -> _Source:
-        sources = self._sources()
+    def _source(self, name: str, roles: Sequence[str] | None, reaches: Callable[[str], bool]) -> _Source:
+        sources = self._sources(reaches)
         mine = sorted(other for other, source in sources.items() if source.is_for(roles))
         if name in mine:
             return sources[name]

@@ -26,7 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_worker.wire.protocol import Inspect, Inspected
-from server.catalog.jobs import Look, Snapshot
+from server.access.ownership import Ownership
+from server.access.view import WHOLE, View
+from server.catalog.jobs import Look, Snapshot, unknown_dataset
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.serving.fair_share import may_take
 from server.store.training import TrainingRepository
@@ -50,6 +52,7 @@ _UPLOAD_IDLE_S = 600.0
 class _Upload:
     draft: Draft
     spec: DatasetSpec
+    view: View
     caller: str = ""
     parts: int = 0
     touched_s: float = field(default_factory=time.monotonic)
@@ -100,12 +103,14 @@ class Datasets:
         connections: SourceConnections,
         trainers: Trainers,
         limits: SnapshotLimits,
+        ownership: Ownership | None = None,
     ) -> None:
         self._folder = folder
         self._repository = repository
         self._connections = connections
         self._trainers = trainers
         self._limits = limits
+        self._ownership = ownership or Ownership()
         self._uploads: dict[str, _Upload] = {}
         self._beginning: list[str] = []  # the callers of uploads that are not there yet
         self._queries = ThreadPoolExecutor(_MOST_QUERIES, "dataset query")
@@ -114,12 +119,17 @@ class Datasets:
         self._cancellations: set[Cancellation] = set()
         self._loop = asyncio.get_running_loop()
 
-    async def all(self) -> list[Snapshot]:
-        """Every dataset, with its newest snapshot."""
-        return await asyncio.to_thread(self._repository.datasets)
+    async def all(self, view: View = WHOLE) -> list[Snapshot]:
+        """Every dataset that a caller sees, with its newest snapshot."""
+        found = await asyncio.to_thread(self._repository.datasets)
+        return [snapshot for snapshot in found if view.sees("dataset", snapshot.dataset)]
 
-    async def newest(self, name: str) -> Snapshot:
-        """A dataset with its newest snapshot. Raises `UnknownFunction`."""
+    async def newest(self, name: str, view: View = WHOLE) -> Snapshot:
+        """A dataset that a caller sees, with its newest snapshot. Raises `UnknownFunction`."""
+        if not view.sees("dataset", name):
+            # It takes as long as to look for one that is not there.
+            await asyncio.to_thread(self._repository.has_dataset, "")
+            raise unknown_dataset(name)
         return await asyncio.to_thread(self._repository.snapshot, name)
 
     async def snapshots(self, name: str) -> list[Snapshot]:
@@ -166,35 +176,47 @@ class Datasets:
         """Every look at the test rows of a dataset's snapshots, the oldest first."""
         return await asyncio.to_thread(self._repository.test_looks, name, "")
 
-    async def sources(self) -> list[dict[str, Any]]:
-        """The connections, for whom they are, and what is wrong with them."""
-        return await asyncio.to_thread(self._connections.checked)
+    async def sources(self, view: View = WHOLE) -> list[dict[str, Any]]:
+        """The connections that a caller reaches, for whom they are, and what is wrong with them."""
+        return await asyncio.to_thread(self._connections.checked, _sources_of(view))
 
-    async def pull(self, form: Mapping[str, Any], roles: Sequence[str] | None, caller: str = "") -> Snapshot:
-        """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`.
+    async def pull(
+        self,
+        form: Mapping[str, Any],
+        roles: Sequence[str] | None,
+        caller: str = "",
+        view: View = WHOLE,
+    ) -> Snapshot:
+        """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`, `Forbidden`.
 
         roles: of a database, in whose name its session asks; None = the holder of the token in person.
-        caller: whose share of the queries this takes. Cancelled, it ends the query.
+        caller: whose share of the queries this takes. Cancelled, it ends the query. view: of whoever asks,
+        and owns the dataset from then on if it is new.
         """
         spec = DatasetSpec.from_json(form)
         if spec.source == PUSHED:
             raise BadOption("'source' must name a connection of the server, or rows must be sent")
-        return await self._keep(spec, await self._query(spec, roles, caller))
+        await self._check_may_make(spec, view)
+        return await self._keep(spec, await self._query(spec, roles, caller, view), view)
 
-    async def refresh(self, name: str, roles: Sequence[str] | None, caller: str = "") -> Snapshot:
+    async def refresh(
+        self, name: str, roles: Sequence[str] | None, caller: str = "", view: View = WHOLE
+    ) -> Snapshot:
         """Take a new snapshot by the query that is registered. Raises as `pull`."""
-        known = await self.newest(name)
+        known = await self.newest(name, view)
+        view.check_changes("dataset", name)
         spec = DatasetSpec.from_json(known.spec)
         if spec.source == PUSHED:
             raise BadOption(f"the rows of dataset {name} come from a client; register it there again")
-        return await self._keep(spec, await self._query(spec, roles, caller))
+        return await self._keep(spec, await self._query(spec, roles, caller, view), view)
 
-    async def begin(self, form: Mapping[str, Any], caller: str = "") -> str:
-        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`.
+    async def begin(self, form: Mapping[str, Any], caller: str = "", view: View = WHOLE) -> str:
+        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`, `Forbidden`.
 
-        caller: whoever begins it has a share of the uploads, and finds room beside others.
+        caller: whoever begins it has a share of the uploads, and finds room beside others. view: as `pull`.
         """
         spec = replace(DatasetSpec.from_json(form), source=PUSHED)
+        await self._check_may_make(spec, view)
         self._drop_idle()
         senders = [*self._beginning, *(under_way.caller for under_way in self._uploads.values())]
         if len(senders) >= _MOST_UPLOADS:
@@ -205,18 +227,22 @@ class Datasets:
         upload = secrets.token_hex(8)
         self._beginning.append(caller)
         try:
-            draft = await self._in_thread(Draft, spec, self._folder, self._limits, self._inspect)
+            inspect = functools.partial(self._inspect, roots=view.media_roots)
+            draft = await self._in_thread(Draft, spec, self._folder, self._limits, inspect)
         finally:
             self._beginning.remove(caller)
-        self._uploads[upload] = _Upload(draft, spec, caller)
+        self._uploads[upload] = _Upload(draft, spec, view, caller)
         return upload
 
-    async def add(self, upload: str, part: int, body: bytes, *, is_json: bool = False) -> int:
+    async def add(
+        self, upload: str, part: int, body: bytes, *, is_json: bool = False, view: View = WHOLE
+    ) -> int:
         """Rows of an upload: an Arrow IPC stream or JSON, part 0, 1, …; the number of the next part.
 
         A part that came before is not taken twice. Raises `UnknownFunction`, `BadOption`, `BadInput`.
+        view: of whoever sends them, who has begun the upload.
         """
-        under_way = self._upload(upload)
+        under_way = self._upload(upload, view)
         async with under_way.adding:
             if part > under_way.parts:
                 raise BadOption(f"part {part} came before part {under_way.parts}")
@@ -229,20 +255,21 @@ class Datasets:
                 under_way.parts += 1
             return under_way.parts
 
-    async def finish(self, upload: str) -> Snapshot:
-        """Freeze what was sent. Raises `UnknownFunction`, `BadOption`."""
-        under_way = self._upload(upload)
+    async def finish(self, upload: str, view: View = WHOLE) -> Snapshot:
+        """Freeze what was sent. Raises `UnknownFunction`, `BadOption`, `Forbidden`. view: as `add`."""
+        under_way = self._upload(upload, view)
         async with under_way.adding:
             try:
                 facts = await self._in_thread(under_way.draft.freeze)
             finally:
                 await self.drop(upload)
-        return await self._keep(under_way.spec, facts)
+        return await self._keep(under_way.spec, facts, under_way.view)
 
-    async def drop(self, upload: str) -> None:
-        """Forget an upload; none is fine."""
-        under_way = self._uploads.pop(upload, None)
-        if under_way is not None:
+    async def drop(self, upload: str, view: View = WHOLE) -> None:
+        """Forget an upload; none is fine. view: as `add`."""
+        under_way = self._uploads.get(upload)
+        if under_way is not None and _may_send(view, under_way):
+            del self._uploads[upload]
             await self._in_thread(under_way.draft.close)
 
     async def close(self) -> None:
@@ -254,9 +281,9 @@ class Datasets:
         self._queries.shutdown(wait=False, cancel_futures=True)
         self._adding.shutdown(wait=False, cancel_futures=True)
 
-    def _upload(self, upload: str) -> _Upload:
+    def _upload(self, upload: str, view: View) -> _Upload:
         under_way = self._uploads.get(upload)
-        if under_way is None:
+        if under_way is None or not _may_send(view, under_way):
             raise UnknownFunction(f"there is no upload {upload[:40]!r}, or it came to its end; begin again")
         under_way.touched_s = time.monotonic()
         return under_way
@@ -267,7 +294,7 @@ class Datasets:
             if under_way.touched_s < before_s:
                 self._uploads.pop(upload).draft.close()
 
-    async def _query(self, spec: DatasetSpec, roles: Sequence[str] | None, caller: str) -> Facts:
+    async def _query(self, spec: DatasetSpec, roles: Sequence[str] | None, caller: str, view: View) -> Facts:
         """The rows of a connection, frozen. Raises as `pull`."""
         held, taken = self._under_way[caller], self._under_way.total()
         if taken >= _MOST_QUERIES:
@@ -279,7 +306,7 @@ class Datasets:
         cancellation = Cancellation()
         self._under_way[caller] += 1
         self._cancellations.add(cancellation)
-        work = self._loop.run_in_executor(self._queries, self._pulled, spec, roles, cancellation)
+        work = self._loop.run_in_executor(self._queries, self._pulled, spec, roles, cancellation, view)
 
         def over(work: asyncio.Future[Facts]) -> None:
             # Its thread has ended, which may be later than its caller.
@@ -295,16 +322,22 @@ class Datasets:
             self._loop.run_in_executor(None, cancellation.cancel)
             raise
 
-    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None, cancellation: Cancellation) -> Facts:
+    def _pulled(
+        self,
+        spec: DatasetSpec,
+        roles: Sequence[str] | None,
+        cancellation: Cancellation,
+        view: View,
+    ) -> Facts:
         """Blocking: in a thread. Raises `QueryCancelled`, and as `pull`."""
 
         def inspect(inputs: Sequence[str]) -> list[Looked | Unreadable]:
             cancellation.check()
-            return self._inspect(inputs)
+            return self._inspect(inputs, view.media_roots)
 
         draft = Draft(spec, self._folder, self._limits, inspect)
         try:
-            with self._connections.batches(spec, roles, cancellation.on_cancel) as batches:
+            with self._connections.batches(spec, roles, cancellation.on_cancel, _sources_of(view)) as batches:
                 for batch in batches:
                     cancellation.check()
                     draft.add(batch)
@@ -316,23 +349,42 @@ class Datasets:
     async def _in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
         return await self._loop.run_in_executor(self._adding, functools.partial(work, *arguments))
 
-    async def _keep(self, spec: DatasetSpec, facts: Facts) -> Snapshot:
-        return await asyncio.to_thread(
-            self._repository.add_snapshot, spec.name, spec.as_json(), facts.as_json()
-        )
+    async def _check_may_make(self, spec: DatasetSpec, view: View) -> None:
+        """Raises `Forbidden`, before any row is read."""
+        exists = await asyncio.to_thread(self._repository.has_dataset, spec.name)
+        self._ownership.check(view, "dataset", spec.name, exists=exists)
 
-    def _inspect(self, inputs: Sequence[str]) -> list[Looked | Unreadable]:
-        """Blocking: called by drafts, in their threads."""
-        return asyncio.run_coroutine_threadsafe(self._inspected(inputs), self._loop).result()
+    async def _keep(self, spec: DatasetSpec, facts: Facts, view: View) -> Snapshot:
+        exists = await asyncio.to_thread(self._repository.has_dataset, spec.name)
+        async with self._ownership.making(view, "dataset", spec.name, exists=exists):
+            return await asyncio.to_thread(
+                self._repository.add_snapshot, spec.name, spec.as_json(), facts.as_json()
+            )
 
-    async def _inspected(self, inputs: Sequence[str]) -> list[Looked | Unreadable]:
-        reply = expect(await self._trainers.ask(Inspect(0, [text.encode() for text in inputs])), Inspected)
+    def _inspect(self, inputs: Sequence[str], roots: Sequence[str] | None) -> list[Looked | Unreadable]:
+        """Blocking: called by drafts, in their threads. roots: below which paths are read."""
+        return asyncio.run_coroutine_threadsafe(self._inspected(inputs, roots), self._loop).result()
+
+    async def _inspected(
+        self, inputs: Sequence[str], roots: Sequence[str] | None
+    ) -> list[Looked | Unreadable]:
+        message = Inspect(0, [text.encode() for text in inputs], None if roots is None else list(roots))
+        reply = expect(await self._trainers.ask(message), Inspected)
         found: list[Looked | Unreadable] = [
             Looked(digest, *size) for digest, size in zip(reply.digests, reply.sizes, strict=True)
         ]
         for error in reply.errors:
             found[error["index"]] = Unreadable(inputs[error["index"]], error["code"], error["message"])
         return found
+
+
+def _may_send(view: View, upload: _Upload) -> bool:
+    """Whether a caller is the one that has begun an upload."""
+    return view.is_admin or view.caller.token == upload.view.caller.token
+
+
+def _sources_of(view: View) -> Callable[[str], bool]:
+    return functools.partial(view.reaches, "source")
 
 
 def _add_json(draft: Draft, body: bytes) -> None:

@@ -31,6 +31,7 @@ async def described(training: Training, job: Job, run: Run | None) -> dict[str, 
     )
     return {
         "id": job.id,
+        "owner": job.owner,
         "dataset": job.dataset,
         "task": job.spec.get("task", DEFAULT_TASK),
         "snapshot": job.snapshot,

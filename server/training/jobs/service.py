@@ -19,6 +19,8 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_worker.tasks.metrics import Metric
+from server.access.seen_catalog import SeenCatalog
+from server.access.view import WHOLE, View
 from server.catalog.catalog import Catalog
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
@@ -97,8 +99,11 @@ class Training:
                 with contextlib.suppress(*_STORAGE):  # it is tried again at the next start
                     await asyncio.to_thread(self._repository.set_job, job.id, "failed", str(error))
 
-    async def start(self, form: Mapping[str, Any]) -> Job:
-        """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`."""
+    async def start(self, form: Mapping[str, Any], view: View = WHOLE) -> Job:
+        """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`.
+
+        view: of whoever begins it, who sees the dataset.
+        """
         dataset = str(form.get("dataset"))
         snapshot = await asyncio.to_thread(self._repository.snapshot, dataset)
         if form.get("task") not in (None, snapshot.spec["task"]):
@@ -106,7 +111,8 @@ class Training:
         asked = {**form, "task": snapshot.spec["task"]}
         recipe = recipe_for(asked["task"], on_backbone=asked.get("backbone") is not None)
         if asked.get("backbone") is not None:
-            found = await asyncio.to_thread(backbone_named, self._catalog, asked["backbone"], recipe.form)
+            models = SeenCatalog(self._catalog, view)
+            found = await asyncio.to_thread(backbone_named, models, asked["backbone"], recipe.form)
             asked["backbone"] = found.to_json()
         if not asked.get("models"):
             asked["models"] = await self._chosen(recipe)
@@ -121,8 +127,10 @@ class Training:
                 "start the server with --allow-import to permit it"
             )
         if wanted:
-            spec = replace(spec, pretrained=await self._pretrained(spec, snapshot))
-        job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())
+            spec = replace(spec, pretrained=await self._pretrained(spec, snapshot, view))
+        job = await asyncio.to_thread(
+            self._repository.add_job, spec.dataset, snapshot.id, spec.as_json(), view.caller.token
+        )
         try:
             await self._open(job)
         except _STORAGE as error:  # it is stored as one that runs, and will
@@ -223,6 +231,10 @@ class Training:
         """The newest first, as `jobs`."""
         known = await asyncio.to_thread(self._repository.last_jobs, limit, before)
         return [(job, self._running.get(job.id)) for job in known]
+
+    async def whose(self, job: int) -> tuple[str, str]:
+        """A job's dataset and owner. Raises `UnknownFunction`."""
+        return await asyncio.to_thread(self._repository.whose_job, job)
 
     async def job(self, job: int) -> tuple[Job, Run]:
         """A job with its run. Raises `UnknownFunction`, `ServiceError`."""
@@ -374,12 +386,17 @@ class Training:
             results.append(_behind_the_best(found["studies"], task.metric_of(job.spec)))
         return list(choose_models(task.families, task.defaults, results))
 
-    async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
-        """For each model the best checkpoint of the newest job that shares it. Raises `BadOption`."""
+    async def _pretrained(self, spec: JobSpec, snapshot: Snapshot, view: View = WHOLE) -> dict[str, Origin]:
+        """For each model the best checkpoint of the newest job that shares it, and that its caller sees.
+
+        Raises `BadOption`.
+        """
         if not spec.recipe.pausable:
             raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
         found: dict[str, Origin] = {}
         for job in warm_start_jobs(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):
+            if not view.sees_job(job.dataset, job.owner):
+                continue
             run = await self._looked_at(job)
             studies = {} if run is None else await run.progress()
             fresh = {

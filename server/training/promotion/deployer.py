@@ -27,6 +27,7 @@ from gpu_worker.tasks.average_precision import NO_BOX, TRUE_NUMBERS
 from gpu_worker.tasks.metrics import Metric, box_matches
 from gpu_worker.tasks.thresholds import thresholds_of
 from gpu_worker.wire.protocol import Evaluate, Evaluated
+from server.access.view import WHOLE, View
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Look, Snapshot
@@ -178,14 +179,18 @@ class Deployer:
         slo_ms: float | None = None,
         promote: str = "always",
         task: str | None = None,
+        view: View = WHOLE,
     ) -> Deployed:
-        """Make the function answer with what the job has found. Raises `BadOption`, `Overloaded`.
+        """Make the function answer with what the job has found.
+
+        Raises `BadOption`, `Overloaded`, `Forbidden`.
 
         select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits); `best`; or
         one of the job's models: its best checkpoint.
         promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
         task: another one that the job's models do, such as `image-embedding`; one model alone, where it says
         so. The accuracies reported are those of the models' own task.
+        view: of whoever deploys it, and owns what is new.
         """
         check_name(function, "function")
         if select not in (*_SELECTS, *run.spec.models):
@@ -296,6 +301,7 @@ class Deployer:
                 alone_of[model],
                 thresholds_by_label(thresholds, run.snapshot.facts["classes"])
                 or _box_thresholds(run, scores_of[model], labels),
+                view,
             )
             for model, candidate in members.items()
         ]
@@ -310,6 +316,7 @@ class Deployer:
             function,
             body if slo_ms is None else {**body, "slo_ms": slo_ms},
             fit,
+            view,
         )
         await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
         return replace(told, version=deployed.version, models=keys)
@@ -496,7 +503,13 @@ class Deployer:
         return _Answer(rows, targets, answer.row_s)
 
     async def _register(
-        self, run: Run, model: str, candidate: Candidate, score: float, thresholds: Mapping[str, float]
+        self,
+        run: Run,
+        model: str,
+        candidate: Candidate,
+        score: float,
+        thresholds: Mapping[str, float],
+        view: View,
     ) -> ModelVersion:
         """score: of the validation rows, by the job's metric. thresholds: of all members' labels together, or
         of a detector's own boxes; none where answers have none.
@@ -532,7 +545,7 @@ class Deployer:
             manifest["backbone"] = dict(run.spec.backbone)
         path = await run.weights(candidate.digest)
         with path.open("rb") as weights:
-            return await self._publisher.register(manifest, weights)
+            return await self._publisher.register(manifest, weights, view=view)
 
 
 def _verdict(run: Run, tested: Tested, rule: Combine, fit: Fit | None, held: Sequence[float] = ()) -> Verdict:

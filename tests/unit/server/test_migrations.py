@@ -49,8 +49,18 @@ def test_servers_that_start_at_once_on_one_database_do_not_collide(empty_databas
 
 def test_deployments_from_before_fits_have_none_and_are_served(database: Engine, tmp_path: Path) -> None:
     with database.begin() as connection:
-        for table in ("feedback", "feedback_answers", "feedback_contexts", "secrets", "tokens", "history"):
+        tables = (
+            "feedback",
+            "feedback_answers",
+            "feedback_contexts",
+            "secrets",
+            "tokens",
+            "history",
+            "things",
+        )
+        for table in ("feedback", "feedback_answers", "feedback_contexts", *later):
             connection.execute(text(f"DROP TABLE {table}"))
+        connection.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         for column in ("revision", "refit"):
             connection.execute(text(f"ALTER TABLE deployments DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE functions DROP COLUMN labels"))
@@ -79,6 +89,8 @@ def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(dat
         connection.execute(text("DROP TABLE feedback_answers"))
         connection.execute(text("DROP TABLE tokens"))
         connection.execute(text("DROP TABLE history"))
+        connection.execute(text("DROP TABLE things"))
+        connection.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         connection.execute(text("DELETE FROM secrets WHERE name = 'sessions'"))
         connection.execute(text("DROP INDEX ix_feedback_function_number"))
         connection.execute(text("ALTER TABLE feedback DROP COLUMN number"))

@@ -46,7 +46,11 @@ class SlowDatabase:
 
     @contextlib.contextmanager
     def batches(
-        self, spec: DatasetSpec, roles: Sequence[str] | None, on_open: Callable[[Callable[[], None]], None]
+        self,
+        spec: DatasetSpec,
+        roles: Sequence[str] | None,
+        on_open: Callable[[Callable[[], None]], None],
+        reaches: Callable[[str], bool],
     ) -> Iterator[Iterator[pa.RecordBatch]]:
         is_over = threading.Event()
 

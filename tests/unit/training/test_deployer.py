@@ -126,7 +126,7 @@ class Publisher:
     folder: Path
     models: dict[str, Any] = field(default_factory=dict)
 
-    async def register(self, manifest: dict[str, Any], weights: Any) -> Any:
+    async def register(self, manifest: dict[str, Any], weights: Any, view: Any = None) -> Any:
         directory = self.folder / f"model-{len(self.models)}"
         directory.mkdir()
         (directory / "model.safetensors").write_bytes(b"")
@@ -144,7 +144,7 @@ class Publisher:
         self.models[model.key] = model
         return model
 
-    async def deploy(self, name: str, body: dict[str, Any], fit: Fit | None = None) -> Any:
+    async def deploy(self, name: str, body: dict[str, Any], fit: Fit | None = None, view: Any = None) -> Any:
         versions = self.functions.setdefault(name, [])
         members = [self.models[key] for key in body["models"]]
         versions.append(

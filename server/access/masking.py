@@ -1,0 +1,38 @@
+"""Names that a caller does not see, taken out of what is said to them. Pure.
+
+A function may have members that its users do not see: they are told of these by their places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["masked", "masked_text"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[0-9]+)?")
+
+
+def masked_text(text: str, hidden: Mapping[str, str]) -> str:
+    """The text with other words for hidden names, be it with a version or without."""
+
+    def instead(found: re.Match[str]) -> str:
+        word = found[0].rstrip(".")  # that of a sentence
+        other = hidden.get(word.partition("/")[0])
+        return found[0] if other is None else other + found[0][len(word) :]
+
+    return _NAME.sub(instead, text) if hidden else text
+
+
+def masked(told: Any, hidden: Mapping[str, str]) -> Any:  # noqa: ANN401  # JSON
+    """The same for all texts of some JSON, keys too."""
+    if not hidden:
+        return told
+    if isinstance(told, str):
+        return masked_text(told, hidden)
+    if isinstance(told, dict):
+        return {masked_text(key, hidden): masked(value, hidden) for key, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [masked(value, hidden) for value in told]
+    return told
