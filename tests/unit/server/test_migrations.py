@@ -58,7 +58,7 @@ def test_deployments_from_before_fits_have_none_and_are_served(database: Engine,
             "history",
             "things",
         )
-        for table in ("feedback", "feedback_answers", "feedback_contexts", *later):
+        for table in tables:
             connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         for column in ("revision", "refit"):
