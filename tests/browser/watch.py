@@ -18,12 +18,14 @@ from playwright.sync_api import (
     Request,
     Response,
     ViewportSize,
+    expect,
 )
 
 __all__ = ["DESK", "LOOKS", "Look", "Watch", "new_context", "picture", "watched"]
 
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 _TIMEOUT_MS = 60_000.0  # of one action: other tests run beside this one
+expect.set_options(timeout=_TIMEOUT_MS)
 _PICTURES = Path(__file__).parents[2] / ".build" / "pages"
 
 
