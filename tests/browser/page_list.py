@@ -14,6 +14,10 @@ PAGES: dict[str, tuple[str, str]] = {
     "/sql": ("sql", "sql"),
     "/models": ("models", "models"),
     "/models/{name}": ("model", "models/food_resnet"),
+    "/training": ("training", "training"),
+    "/jobs/{job}": ("job", "jobs/{job}"),
+    "/datasets/{name}": ("dataset", "datasets/food"),
+    "/datasets/{name}/confusion": ("confusion", "datasets/food/confusion?function=udf_food"),
     "/who": ("who", "who"),
     "/docs": ("docs", "docs"),
 }
