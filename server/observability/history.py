@@ -4,7 +4,7 @@
 
 Slots begin at whole multiples of their length, by the wall clock; a slot that is written twice, before and
 after a restart, holds both. At most 20 functions are told apart in a slot, so that all of it is bounded:
-about 0.5 MB for five functions, 6 MB at the most, for each server. A registry that cannot be written costs a
+about 0.5 MB for five functions, 9 MB at the most, for each server. A registry that cannot be written costs a
 gap after the next restart, never a request.
 """
 
