@@ -98,7 +98,8 @@ def test_the_rings_are_written_over_and_grow_no_more(engine: Engine) -> None:
     server.begin()
     server.lives(2 * HOUR.span_s)
     with engine.connect() as connection:
-        slots = dict(connection.execute(text("SELECT ring, count(*) FROM history GROUP BY ring")).all())  # type: ignore[arg-type]
+        counted = connection.execute(text("SELECT ring, count(*) FROM history GROUP BY ring")).all()
+        slots = {str(ring): int(count) for ring, count in counted}
     assert slots == {"hour": HOUR.slots, "day": 2 * HOUR.span_s // DAY.slot_s}
     assert len(server.history.last(HOUR)) in (HOUR.slots - 1, HOUR.slots)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 from starlette.datastructures import FormData, UploadFile
 
-from server.catalog.functions import Function, InputShape, ModelVersion
+from server.catalog.functions import Function, InputShape
 from server.dashboard.image_size import image_size, media_type_of
 from server.dashboard.try_inputs import Asked, fields_of, from_form, from_row, takes
 from server.errors import BadOption, BodyTooLarge
@@ -20,29 +21,17 @@ COLUMNS = (("grams", "number"), ("is_hot", "boolean"), ("name", "text"))
 
 
 def table_function() -> Function:
-    model = text_model()
     shape = InputShape("row", columns=COLUMNS)
-    fields = {"task": "tabular-classification", "input": shape}
-    return function(
-        ModelVersion(
-            model.name,
-            1,
-            fields["task"],
-            model.classes,
-            shape,
-            0.9,
-            model.directory,  # type: ignore[arg-type]
-        )
-    )
+    return function(replace(text_model(), task="tabular-classification", input=shape))
 
 
-def asked(of: Function, limit: int = 1 << 20, **form: object) -> Asked:
-    return asyncio.run(from_form(of, FormData(form), limit))  # type: ignore[arg-type]
+def asked(of: Function, form: dict[str, str | UploadFile], limit: int = 1 << 20) -> Asked:
+    return asyncio.run(from_form(of, FormData(form), limit))
 
 
 def picture(width: int, height: int, kind: str, **options: object) -> bytes:
     out = io.BytesIO()
-    Image.new("RGB", (width, height), "red").save(out, kind, **options)  # type: ignore[arg-type]
+    Image.new("RGB", (width, height), "red").save(out, kind, **options)
     return out.getvalue()
 
 
@@ -73,35 +62,37 @@ def test_of_what_is_no_photo_and_of_a_cut_one_nothing_is_known() -> None:
 
 def test_a_photo_comes_with_its_picture_unless_that_is_large() -> None:
     content = picture(8, 6, "PNG")
-    small = asked(function(image_model()), file=UploadFile(io.BytesIO(content)))
+    small = asked(function(image_model()), {"file": UploadFile(io.BytesIO(content))})
     assert (small.form, small.row, small.width, small.height) == ("image", content, 8, 6)
     assert small.shown.startswith("data:image/png;base64,")
-    large = asked(function(image_model()), 1 << 24, file=UploadFile(io.BytesIO(content + bytes(5 << 20))))
+    large = asked(
+        function(image_model()), {"file": UploadFile(io.BytesIO(content + bytes(5 << 20)))}, 1 << 24
+    )
     assert large.shown == ""
 
 
 def test_what_is_missing_and_what_is_too_large_is_said() -> None:
     photo, text, row = function(image_model()), function(), table_function()
     with pytest.raises(BadOption, match="no photo came"):
-        asked(photo)
+        asked(photo, {})
     with pytest.raises(BodyTooLarge, match="over the limit of 3 bytes"):
-        asked(photo, 3, file=UploadFile(io.BytesIO(b"1234")))
+        asked(photo, {"file": UploadFile(io.BytesIO(b"1234"))}, 3)
     with pytest.raises(BadOption, match="no text came"):
-        asked(text)
+        asked(text, {})
     with pytest.raises(BadOption, match="grams is a number"):
-        asked(row, **{"column-0": "many"})
+        asked(row, {"column-0": "many"})
     with pytest.raises(BadOption, match="is_hot is true or false"):
-        asked(row, **{"column-1": "perhaps"})
+        asked(row, {"column-1": "perhaps"})
 
 
 def test_a_filled_row_has_its_types_and_what_is_empty_is_null() -> None:
-    filled = asked(table_function(), **{"column-0": "12,5", "column-1": "Yes", "column-2": ""})
+    filled = asked(table_function(), {"column-0": "12,5", "column-1": "Yes", "column-2": ""})
     assert json.loads(filled.row) == [12.5, True, None]
-    assert json.loads(asked(table_function(), **{"column-0": "-3"}).row) == [-3, None, None]
+    assert json.loads(asked(table_function(), {"column-0": "-3"}).row) == [-3, None, None]
 
 
 def test_a_text_keeps_its_lines_as_a_database_has_them() -> None:
-    assert asked(function(), text="one\r\ntwo").row == b"one\ntwo"
+    assert asked(function(), {"text": "one\r\ntwo"}).row == b"one\ntwo"
 
 
 def test_a_row_of_a_dataset_fills_the_form() -> None:
