@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ml_udf.cli import console as consoles
+from ml_udf.cli import server_options
 from ml_udf.cli.app import app
 from ml_udf.cli.console import console
 
@@ -97,7 +97,7 @@ class FakeClient:
 
 
 def test_it_shows_models_links_and_the_last_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consoles, "Client", lambda *_, **__: FakeClient())
+    monkeypatch.setattr(server_options, "Client", lambda *_, **__: FakeClient())
     with console.capture() as capture:
         monkeypatch.setattr(console, "_width", 160)
         ended = CliRunner().invoke(app, ["residency", "--events", "1"])
