@@ -1,27 +1,17 @@
-"""What the commands share: the terminal, the options that name a server, and how a command fails."""
+"""What the commands share: the terminal, secrets that no command line shows, and how a command fails."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-from ml_udf.client import Client
-from ml_udf.errors import MlUdfError
-
 __all__ = [
-    "ALLOW_PLAIN",
-    "ENDPOINT",
     "INTERRUPTED",
-    "SSLROOTCERT",
-    "TOKEN_FILE",
-    "asking",
     "check_dsn",
     "console",
     "fail",
@@ -35,34 +25,6 @@ INTERRUPTED = 130
 console = Console()
 _errors = Console(stderr=True)
 
-ENDPOINT = Annotated[
-    str,
-    typer.Option(
-        "--endpoint", "-e", envvar="ML_UDF_ENDPOINT", help="http://host:port, or local:/path/to/home"
-    ),
-]
-TOKEN_FILE = Annotated[
-    Path | None,
-    typer.Option("--token-file", envvar="ML_UDF_TOKEN_FILE", help="a file that holds the server's token"),
-]
-
-ALLOW_PLAIN = Annotated[
-    bool,
-    typer.Option(
-        "--allow-plain",
-        envvar="ML_UDF_ALLOW_PLAIN",
-        help="let http:// leave this machine, where all between can read token and rows",
-    ),
-]
-SSLROOTCERT = Annotated[
-    str | None,
-    typer.Option(
-        "--sslrootcert",
-        envvar="ML_UDF_SSLROOTCERT",
-        help="file of the authorities (PEM) that may vouch for an https:// server",
-    ),
-]
-
 
 def token_of(token_file: Path | None) -> str | None:
     """The token in the file; tokens are never given on a command line, where every user can read them."""
@@ -72,21 +34,6 @@ def token_of(token_file: Path | None) -> str | None:
         return token_file.read_text().strip() or None
     except OSError as exc:
         fail(f"the token file {token_file} cannot be read: {exc.strerror}")
-
-
-@contextlib.contextmanager
-def asking(
-    endpoint: str, token_file: Path | None, allow_plain: bool, sslrootcert: str | None
-) -> Iterator[Client]:
-    """A client of the server that the options name; the command ends with what it raises, and at Ctrl-C."""
-    try:
-        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
-        with contextlib.closing(made) as client:
-            yield client
-    except MlUdfError as error:
-        fail(error.message, error.hint)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def check_dsn(dsn: str) -> None:
