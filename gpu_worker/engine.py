@@ -252,6 +252,7 @@ class Engine:
         steps: Sequence[AskStep] = (),
         request_id: int = 0,
         media_roots: Sequence[str] | None = None,
+        narrowed: Sequence[tuple[int, Sequence[str] | None]] = (),
         patience_s: float = 0.0,
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> Batch:
@@ -260,8 +261,9 @@ class Engine:
         outputs: columns of the answer; none for those that it has by default. task: what is asked of the
         models; "" for what each was made for. steps: by which rows are asked of one model after the other;
         none for all at once.
-        media_roots: folders below which paths must lie, beside those of the settings. patience_s: after which
-        nobody wants the answer any more; 0 = not known. on_over: called once
+        media_roots: folders below which paths must lie, beside those of the settings. narrowed: from a row
+        on, others beside these; None for none. patience_s: after which nobody wants the answer any more; 0 =
+        not known. on_over: called once
         nothing of the batch is in the worker any more, in whichever thread ended it: it only hands over.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
@@ -299,7 +301,7 @@ class Engine:
                 # What another server takes, it takes beside all others.
                 timer=None if self.device.is_remote else self._work_clock.timer(),
                 turn=next(self._turns),
-                media=None if media_roots is None else self._intake.media.only(media_roots),
+                media=self._intake.media.narrowed(media_roots, narrowed),
                 ends_s=time.monotonic() + patience_s if patience_s else math.inf,
                 on_over=on_over,
             )

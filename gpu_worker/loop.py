@@ -186,6 +186,7 @@ class Loop:
                 steps=message.steps,
                 request_id=message.id,
                 media_roots=message.media_roots,
+                narrowed=message.narrowed,
                 patience_s=message.patience_s,
                 on_over=self._over,
             )

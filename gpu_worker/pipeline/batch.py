@@ -15,7 +15,7 @@ from gpu_worker.networks.network import TakesEncoded, TakesFiles, UntilDeadline
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece
-from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
 from gpu_worker.wire.protocol import Answer
 
@@ -45,7 +45,7 @@ class Batch:
         plan: AskPlan | None = None,
         timer: WorkTimer | None = None,
         turn: int = 0,
-        media: MediaRoots | None = None,
+        media: MediaRoots | MediaByRow | None = None,
         ends_s: float = math.inf,
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> None:

@@ -20,7 +20,7 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
-from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
@@ -150,7 +150,7 @@ class Intake:
         form: str,
         frames: Sequence[Frame],
         unwanted: Unwanted,
-        media: MediaRoots | None = None,
+        media: MediaRoots | MediaByRow | None = None,
     ) -> None:
         """Fills `piece` for each of `frames`. Once `unwanted()` is true the remaining rows are skipped.
 
@@ -167,7 +167,7 @@ class Intake:
         frames: Sequence[Frame],
         unwanted: Unwanted,
         then: Callable[[], None],
-        media: MediaRoots | None = None,
+        media: MediaRoots | MediaByRow | None = None,
     ) -> None:
         """As `decode_here`, in all threads at once; then calls `then`, in whichever was last.
 
@@ -217,7 +217,9 @@ class Intake:
             self._buffers.give(buffer)
         piece.pixels = {}
 
-    def _reader(self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots) -> ReadRow:
+    def _reader(
+        self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots | MediaByRow
+    ) -> ReadRow:
         """What turns row `index` of the piece into its place in the piece's arrays, or says why it cannot."""
         try:
             return self._reader_into_buffers(piece, form, frames, media)
@@ -230,7 +232,7 @@ class Intake:
             return refuse
 
     def _reader_into_buffers(
-        self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots
+        self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots | MediaByRow
     ) -> ReadRow:
         if piece.encoded:
             return lambda index, row: self._read_picture(piece, index, row, media if form == "path" else None)
@@ -250,14 +252,15 @@ class Intake:
         }
         folders: dict[str, str] = {}
 
-        def read(row: bytes) -> bytes:
-            return media.read(row, max_bytes=self._max_input_bytes, folders=folders)
+        def read(index: int, row: bytes) -> bytes:
+            mine = media.of(piece.start + index)
+            return mine.read(row, max_bytes=self._max_input_bytes, folders=folders)
 
         if self._jpegs is not None:
-            return _OnDevice(self, self._jpegs, piece, read if form == "path" else bytes)
+            return _OnDevice(self, self._jpegs, piece, read if form == "path" else _as_it_is)
         if form == "image":
             return lambda index, row: self.read_image(piece, index, row)
-        return lambda index, row: self.read_image(piece, index, read(row))
+        return lambda index, row: self.read_image(piece, index, read(index, row))
 
     def read_image(self, piece: Piece, index: int, data: bytes) -> None:
         """Decodes a row's file into the piece's buffers, on the CPU. Raises `RowFault`."""
@@ -270,23 +273,28 @@ class Intake:
             if several:
                 piece.took(frame, time.monotonic() - began_s)
 
-    def _read_picture(self, piece: Piece, index: int, row: bytes, media: MediaRoots | None) -> None:
+    def _read_picture(
+        self, piece: Piece, index: int, row: bytes, media: MediaRoots | MediaByRow | None
+    ) -> None:
         """The row becomes the file at its path; what is no picture goes nowhere."""
         if not isinstance(piece.rows, list):
             piece.rows = list(piece.rows)
-        data = self.checked(row if media is None else media.read(row, max_bytes=self._max_input_bytes))
+        if media is not None:
+            row = media.of(piece.start + index).read(row, max_bytes=self._max_input_bytes)
+        data = self.checked(row)
         if not data.startswith(_PICTURES):
             raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image")
         piece.rows[index] = data
 
-    def _read_file(self, piece: Piece, index: int, row: bytes, media: MediaRoots | None) -> None:
+    def _read_file(self, piece: Piece, index: int, row: bytes, media: MediaRoots | MediaByRow | None) -> None:
         """The row becomes what is read of the file at its path; bytes stay as they came."""
         if media is None:
             self._check_size(row)
             return
         if not isinstance(piece.rows, list):
             piece.rows = list(piece.rows)
-        piece.rows[index] = media.read(row, max_bytes=self._max_input_bytes, ends=piece.file_ends)
+        mine = media.of(piece.start + index)
+        piece.rows[index] = mine.read(row, max_bytes=self._max_input_bytes, ends=piece.file_ends)
 
     def _look_over(self, row: bytes, form: str) -> None:
         self._check_size(row)
@@ -314,11 +322,11 @@ class Intake:
 class _OnDevice:
     """Rows of one piece, decoded on the device slice by slice; called for a row, it has the CPU do the rest.
 
-    read: a row → its file.
+    read: a row's index, and the row → its file.
     """
 
     def __init__(
-        self, intake: Intake, decoder: JpegDecoder, piece: Piece, read: Callable[[bytes], bytes]
+        self, intake: Intake, decoder: JpegDecoder, piece: Piece, read: Callable[[int, bytes], bytes]
     ) -> None:
         self._intake = intake
         self._decoder = decoder
@@ -332,7 +340,7 @@ class _OnDevice:
         files: dict[int, bytes] = {}
         for index in rows:
             try:
-                files[index] = self._intake.checked(self._read(self._piece.rows[index]))
+                files[index] = self._intake.checked(self._read(index, self._piece.rows[index]))
             except RowFault as fault:
                 self._faults[index] = fault
         if not all(frame.is_plain for frame in self._piece.pixels):
@@ -355,6 +363,10 @@ class _OnDevice:
             raise fault
         if (data := self._left.pop(index, None)) is not None:
             self._intake.read_image(self._piece, index, data)
+
+
+def _as_it_is(_index: int, row: bytes) -> bytes:
+    return row
 
 
 def _note_shape(piece: Piece, index: int, data: bytes) -> None:

@@ -7,6 +7,7 @@ anything. What lies outside the roots is never opened, and its refusal does not 
 
 from __future__ import annotations
 
+import bisect
 import errno
 import os
 import stat
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from gpu_worker.errors import RowFault
 
-__all__ = ["MediaRoots"]
+__all__ = ["MediaByRow", "MediaRoots"]
 
 # O_NONBLOCK and O_NOFOLLOW hold against a file swapped for a FIFO or a symlink after it was looked at.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
@@ -38,6 +39,20 @@ class MediaRoots:
     def only(self, roots: Sequence[str]) -> MediaRoots:
         """Of these folders the part that lies below `roots`: nothing more is read, whatever they are."""
         return MediaRoots(roots, self)
+
+    def narrowed(
+        self, roots: Sequence[str] | None, by_row: Sequence[tuple[int, Sequence[str] | None]]
+    ) -> MediaRoots | MediaByRow:
+        """The same for a batch: of all its rows, and of those from a row on; None for no less than before."""
+        media = self if roots is None else self.only(roots)
+        if not by_row:
+            return media
+        parts = [(first, media if own is None else media.only(own)) for first, own in by_row]
+        return MediaByRow(parts if by_row[0][0] == 0 else [(0, media), *parts])
+
+    def of(self, row: int) -> MediaRoots:
+        """See `MediaByRow.of`: the same for all."""
+        return self
 
     def _admits(self, resolved: str) -> bool:
         """Whether what is at a resolved path may be looked at: a root, or something below one."""
@@ -104,6 +119,18 @@ class MediaRoots:
             opened = os.readlink(f"{_OPEN_FILES}/{descriptor}")
             if not self._admits(opened):
                 raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
+
+
+class MediaByRow:
+    """Media roots that differ from row to row of a batch: those from a row on, the first from row 0."""
+
+    def __init__(self, parts: Sequence[tuple[int, MediaRoots]]) -> None:
+        self._firsts = [first for first, _ in parts]
+        self._roots = [roots for _, roots in parts]
+
+    def of(self, row: int) -> MediaRoots:
+        """Those of a row."""
+        return self._roots[bisect.bisect_right(self._firsts, row) - 1]
 
 
 def _text(row: bytes) -> str:

@@ -5,6 +5,7 @@ Standard library only: the server reads them too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -110,6 +111,7 @@ class Infer(Message):
     answer that are wanted, none for those that an answer has by default (`gpu_worker.tasks`).
     `steps`: by which rows are asked of one model after the other; none = every row is asked of every model.
     patience_s: after which nobody wants the answer any more; 0 = not known.
+    narrowed: from a row on, the folders below which paths must lie beside `media_roots`; None for none.
     """
 
     kind: ClassVar[str] = "infer"
@@ -121,6 +123,7 @@ class Infer(Message):
     task: str = ""
     steps: list[AskStep] = field(default_factory=list)
     patience_s: float = 0.0
+    narrowed: Sequence[tuple[int, Sequence[str] | None]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 __all__ = ["masked", "masked_text"]
@@ -25,14 +26,18 @@ def masked_text(text: str, hidden: Mapping[str, str]) -> str:
     return _NAME.sub(instead, text) if hidden else text
 
 
-def masked(told: Any, hidden: Mapping[str, str]) -> Any:  # noqa: ANN401  # JSON
-    """The same for all texts of some JSON, keys too."""
+def masked(told: Any, hidden: Mapping[str, str]) -> Any:  # noqa: ANN401  # as it says
+    """The same for all texts of some JSON, keys too; or of a record, a tuple of records."""
     if not hidden:
         return told
     if isinstance(told, str):
         return masked_text(told, hidden)
     if isinstance(told, dict):
         return {masked_text(key, hidden): masked(value, hidden) for key, value in told.items()}
-    if isinstance(told, list | tuple):
+    if isinstance(told, list):
         return [masked(value, hidden) for value in told]
+    if isinstance(told, tuple):
+        return tuple(masked(value, hidden) for value in told)
+    if is_dataclass(told) and not isinstance(told, type):
+        return replace(told, **{each.name: masked(getattr(told, each.name), hidden) for each in fields(told)})
     return told

@@ -6,7 +6,7 @@ patterns of functions of a token hold for it too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from server.access.view import View
 from server.catalog.catalog import Catalog, unknown
@@ -77,12 +77,15 @@ class SeenCatalog:
             and all(view.sees("model", model.name) for model in self._catalog.models())
         )
 
-    def hidden_members(self, function: Function) -> dict[str, str]:
-        """The names of a function's models that the caller does not see → what they are called instead."""
+    def hidden_members(self, function: Function, also: Iterable[str] = ()) -> dict[str, str]:
+        """The names of a function's models that the caller does not see → what they are called instead.
+
+        also: keys of models that it had before.
+        """
         if self._view.is_admin:
             return {}
         fitted = () if function.fit is None else function.fit.members
-        named = (key.partition("/")[0] for key in function.named)
+        named = (key.partition("/")[0] for key in (*function.named, *also))
         names = dict.fromkeys((*(model.name for model in function.members), *named, *fitted))
         sees = self._view.sees
         return {name: f"member {place}" for place, name in enumerate(names, 1) if not sees("model", name)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from server.access.caller import NOBODY, Caller, Kind
 from server.access.permissions import changes, sees
 from server.access.things import Things
 from server.errors import Forbidden
 
-__all__ = ["WHOLE", "View", "Views", "folders_of"]
+__all__ = ["WHOLE", "View", "Views", "common_folders", "folders_of"]
 
 _MOST_KEPT = 10_000
 
@@ -34,6 +36,10 @@ class View:
         if found is None:
             found = self._seen[key] = sees(self.caller, self._things.of(kind, name))
         return found
+
+    def sees_key(self, key: str) -> bool:
+        """Whether a model version exists for the caller; "" = none."""
+        return not key or self.sees("model", key.partition("/")[0])
 
     def reaches(self, kind: Kind, name: str) -> bool:
         """Whether the caller's token reaches that name, whosever it is."""
@@ -99,6 +105,22 @@ class Views:
                 self._views.clear()
             view = self._views[id(caller)] = View(caller, self._things)
         return view
+
+
+def common_folders(roots: Sequence[str] | None, others: Sequence[str] | None) -> tuple[str, ...] | None:
+    """What lies below folders of both: the inner ones; None = everything. By their names alone: who opens
+    what is there looks where links lead.
+    """
+    if roots is None or others is None:
+        both = others if roots is None else roots
+        return None if both is None else tuple(both)
+    inner = [root for root in roots if any(_is_below(root, other) for other in others)]
+    inner += [other for other in others if any(_is_below(other, root) for root in roots)]
+    return tuple(dict.fromkeys(inner))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return ".." not in path.split("/") and (path == folder or path.startswith(folder.rstrip("/") + "/"))
 
 
 def folders_of(granted: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Form, Response
 from starlette.responses import RedirectResponse
 
+from server.access.view import common_folders
 from server.catalog.functions import Function
 from server.catalog.jobs import Snapshot
 from server.dashboard.live_reply import live_reply
@@ -45,7 +46,7 @@ async def show_dataset(page: PageOf, name: str) -> Response:
 async def refresh_dataset(page: PageOf, name: str) -> Response:
     """Run its query again, as the token's holder."""
     await _seen(page, name)
-    await page.services.datasets.refresh(name, None, page.caller.key)
+    await page.services.datasets.refresh(name, None, page.caller.key, page.view)
     return _to(page, f"datasets/{quote(name, safe='')}")
 
 
@@ -59,7 +60,7 @@ async def train_on_dataset(
     """Begin a job on its newest snapshot."""
     await _seen(page, name)
     form = {"dataset": name, "budget": budget, **({"metric": metric} if metric else {})}
-    job = await page.services.training.start(form)
+    job = await page.services.training.start(form, page.view)
     return _to(page, f"jobs/{job.id}")
 
 
@@ -122,10 +123,8 @@ async def _confusion(
 
 async def _seen(page: Page, name: str, snapshot: str | None = None) -> Snapshot:
     """A dataset's snapshot, the newest unless one is named. Raises `UnknownFunction`."""
-    if not page.sees("dataset", name):
-        raise UnknownFunction(f"there is no dataset {name!r} here")
-    datasets = page.services.datasets
-    return await (datasets.newest(name) if snapshot is None else datasets.snapshot(name, snapshot))
+    newest = await page.dataset(name)
+    return newest if snapshot is None else await page.services.datasets.snapshot(name, snapshot)
 
 
 def _function(page: Page, name: str) -> Function:
@@ -137,11 +136,8 @@ def _function(page: Page, name: str) -> Function:
 
 def _roots(page: Page) -> list[str]:
     """The folders below which the caller's pictures lie, resolved."""
-    return [
-        os.path.realpath(root)
-        for root in page.services.settings.media_root
-        if page.sees("media_root", str(root))
-    ]
+    roots = [os.path.realpath(root) for root in page.services.settings.media_root]
+    return list(common_folders(roots, page.view.media_roots) or ())
 
 
 def _to(page: Page, path: str) -> Response:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
+from server.access.masking import masked, masked_text
 from server.catalog.functions import Function
 from server.dashboard.function_view import (
     FunctionView,
@@ -77,7 +79,7 @@ async def try_function(page: PageOf, name: str, request: Request) -> Response:
         else:
             asked = await from_form(function, form, page.services.settings.max_input_bytes)
     try:
-        tried = await _tried(page, function, asked, request)
+        tried = _masked(page, function, await _tried(page, function, asked, request))
     except ClientGone:
         return Response(status_code=499)  # nobody reads it
     if page.is_part:
@@ -90,7 +92,8 @@ async def try_function(page: PageOf, name: str, request: Request) -> Response:
 @router.post("/{name}/rollback")
 async def roll_back(page: PageOf, name: str) -> Response:
     """Deploy what it was before."""
-    page.function(name)
+    page.seen.check_function(name)
+    page.view.check_changes("function", name)
     await page.services.deployer.roll_back(name)
     # Relative, for whatever prefix: the page of the function is beside this route's own path.
     return RedirectResponse(f"../{name}#versions", 303, headers=dict(PAGE_HEADERS))
@@ -119,23 +122,23 @@ async def _view(page: Page, function: Function) -> FunctionView:
     served = [each for each in services.catalog.versions(function.name) if each.bare == function.bare]
     deployed = [] if function.bare else await services.publisher.deployments(function.name, _VERSIONS)
     drift = [each for each in services.drift.latest if each.function == function.name]
-    only = None if page.sees_all else page.caller.key
+    only = None if page.caller.is_admin else page.caller.key
+    hidden = page.seen.hidden_members(
+        function, (key for each in deployed for key in each.spec.get("models", ()))
+    )
     return FunctionView(
         function.name,
         function.version,
         function.task.name,
         function.bare,
         function.name in _ready(page, [function]),
-        _facts(function, selection.expected_accuracy),
+        masked(_facts(function, selection.expected_accuracy), hidden),
         function.classes,
-        why_of(function, selection, services.dispatcher.select_fault(function)),
+        masked_text(why_of(function, selection, services.dispatcher.select_fault(function)), hidden),
         "accuracy" if function.task.picks_one else function.task.worth,
-        members_of(function, plans, services.resident(), latency_of),
-        subsets_of(function),
-        versions_of(
-            [(each.version, each.spec.get("models", ()), each.deployed_at.timestamp()) for each in deployed],
-            served,
-        ),
+        masked(members_of(function, plans, services.resident(), latency_of), hidden),
+        masked(subsets_of(function), hidden),
+        masked(versions_of(_told(deployed), served), hidden),
         sizes_of(
             function,
             stats,
@@ -145,6 +148,10 @@ async def _view(page: Page, function: Function) -> FunctionView:
         callers_of(stats, only=only),
         tuple(drift),
     )
+
+
+def _told(deployed: Sequence[Any]) -> list[tuple[int, Sequence[str], float]]:
+    return [(each.version, each.spec.get("models", ()), each.deployed_at.timestamp()) for each in deployed]
 
 
 def _facts(function: Function, expected: float | None) -> tuple[tuple[str, str], ...]:
@@ -230,6 +237,7 @@ async def _tried(page: Page, function: Function, asked: Asked, request: Request)
         deadline_s=began_s + _PATIENCE_S,
         row_class="bulk" if page.caller.bulk_only else "interactive",
         caller=page.caller.key,
+        media_roots=page.view.media_roots,
         is_traffic=False,
     )
     try:
@@ -242,12 +250,23 @@ async def _tried(page: Page, function: Function, asked: Asked, request: Request)
     return tried_view(function, asked, reply, await _members_say(page, call, reply, request), took_s)
 
 
+def _masked(page: Page, function: Function, tried: TriedView) -> TriedView:
+    """The same without the names of members that the caller does not see."""
+    hidden = page.seen.hidden_members(function)
+    told = ("answered_by", "members", "error")
+    return (
+        replace(tried, **{name: masked(getattr(tried, name), hidden) for name in told}) if hidden else tried
+    )
+
+
 async def _members_say(page: Page, call: Call, reply: Reply, request: Request) -> Any:  # noqa: ANN401  # `Reply.told`
     """Nothing where one member answers alone, or one cannot be asked."""
     function = call.function
     if len(function.members) == 1 or reply.errors:
         return ()
-    asked = Call.of_all_members(function, call.form, call.rows, caller=call.caller)
+    asked = Call.of_all_members(
+        function, call.form, call.rows, caller=call.caller, media_roots=call.media_roots
+    )
     asked = replace(asked, row_class=call.row_class, deadline_s=call.deadline_s, is_traffic=False)
     try:
         return (await page.services.calls.ask(asked, request.receive, time.monotonic())).told

@@ -12,8 +12,9 @@ from server.dashboard.live_reply import live_reply
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption
 from server.training.jobs.described import described, trials_of
+from server.training.jobs.seen import check_changes_job, check_sees_job
 
 __all__ = ["live", "router"]
 
@@ -53,7 +54,7 @@ async def watch_job(page: PageOf, job: int, knobs: str = "") -> Response:
 @router.post("/pause")
 async def pause_job(page: PageOf, job: int) -> Response:
     """Let it rest."""
-    await _check_seen(page, job)
+    await _check_changes(page, job)
     await page.services.training.pause(job)
     return _to_job(page, job)
 
@@ -61,7 +62,7 @@ async def pause_job(page: PageOf, job: int) -> Response:
 @router.post("/resume")
 async def resume_job(page: PageOf, job: int) -> Response:
     """Go on."""
-    await _check_seen(page, job)
+    await _check_changes(page, job)
     await page.services.training.resume(job)
     return _to_job(page, job)
 
@@ -69,7 +70,7 @@ async def resume_job(page: PageOf, job: int) -> Response:
 @router.post("/cancel")
 async def cancel_job(page: PageOf, job: int) -> Response:
     """Stop it; what it has found stays."""
-    await _check_seen(page, job)
+    await _check_changes(page, job)
     await page.services.training.cancel(job)
     return _to_job(page, job)
 
@@ -77,7 +78,7 @@ async def cancel_job(page: PageOf, job: int) -> Response:
 @router.post("/extend")
 async def extend_job(page: PageOf, job: int, budget: Annotated[str, Form()]) -> Response:
     """Give it so much in all."""
-    await _check_seen(page, job)
+    await _check_changes(page, job)
     await page.services.training.extend(job, budget)
     return _to_job(page, job)
 
@@ -93,34 +94,30 @@ async def deploy_job(
 ) -> Response:
     """Make a function answer with what it has found, if that is better; shows what came of the test."""
     await _check_seen(page, job)
-    if page.services.catalog.is_function(function) and not page.sees("function", function):
-        raise UnknownFunction(f"there is no function {function!r} here")
+    page.services.publisher.check_may_deploy(function, page.view)
     goal_ms = _milliseconds(slo_ms)
     known, run = await page.services.training.job(job)
     deployed = await page.services.deployer.deploy(
-        run, function, select=select, slo_ms=goal_ms, promote=promote
+        run, function, select=select, slo_ms=goal_ms, promote=promote, view=page.view
     )
     return await page.reply("deployed.html", told=deployed, job=known)
 
 
 async def _view(page: Page, job: int, *, all_knobs: bool) -> JobView:
     training = page.services.training
+    await _check_seen(page, job)
     known, run = await training.job(job)
-    if not page.sees("dataset", known.dataset):
-        raise _unknown(job)
     told = await described(training, known, run)
     trials = await trials_of(run, with_scores=True)
     return job_view(told, trials, run.metric, all_knobs=all_knobs)
 
 
 async def _check_seen(page: Page, job: int) -> None:
-    known, _ = await page.services.training.job(job)
-    if not page.sees("dataset", known.dataset):
-        raise _unknown(job)
+    await check_sees_job(page.services.training, page.view, job)
 
 
-def _unknown(job: int) -> UnknownFunction:
-    return UnknownFunction(f"there is no job {job} here; the view of jobs (GET /v1/jobs) lists them")
+async def _check_changes(page: Page, job: int) -> None:
+    await check_changes_job(page.services.training, page.view, job)
 
 
 def _milliseconds(given: str) -> float | None:

@@ -14,6 +14,8 @@ from server.dashboard.models_view import LatencyCurve, ModelsView, model_card, m
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.errors import UnknownFunction
+from server.observability.moves import seen_moves
+from server.placement.places import seen_places
 
 __all__ = ["router"]
 
@@ -47,9 +49,9 @@ async def show_model(page: PageOf, name: str) -> Response:
     view = model_card(
         versions,
         page.functions(),
-        services.residency.places(),
+        seen_places(services.residency.places(), page.view.sees_key),
         services.remote.resident(),
-        services.metrics.moves.last(),
+        seen_moves(services.metrics.moves.last(), page.view.sees_key),
         {model.key: _learned(page, model) for model in versions},
         {model.key: services.remote.reason(model) for model in versions},
         file_bytes,
@@ -63,9 +65,9 @@ def _view(page: Page) -> ModelsView:
     return models_of(
         page.models(),
         page.functions(),
-        services.residency.places(),
+        seen_places(services.residency.places(), page.view.sees_key),
         services.remote.resident(),
-        services.metrics.moves.last(),
+        seen_moves(services.metrics.moves.last(), page.view.sees_key),
         time.time(),
     )
 

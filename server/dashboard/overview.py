@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Response
 from markupsafe import Markup
 
@@ -11,6 +13,7 @@ from server.dashboard.overview_view import OverviewView, overview_of, worker_lin
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.observability.history import DAY, HOUR
+from server.placement.places import seen_places
 
 __all__ = ["router"]
 
@@ -58,7 +61,10 @@ def _view(page: Page, span: str) -> OverviewView:
         for each in functions
         if services.catalog.is_loaded(each.name) and services.residency.is_resident(each.members)
     }
-    workers = worker_lines((*services.pool.states(), *services.remote.states()), services.residency.places())
+    places = seen_places(services.residency.places(), page.view.sees_key)
+    workers = worker_lines((*services.pool.states(), *services.remote.states()), places)
+    if not page.sees_all:  # how a worker ended may name what was on it
+        workers = [replace(worker, last_error="") for worker in workers]
     ring, drawn = _SPANS[span]
     names = [each.name for each in functions]
 

@@ -15,13 +15,14 @@ from fastapi import Depends, Request, Response
 from starlette.responses import HTMLResponse
 
 from server.access.caller import NOBODY, Caller, Kind
+from server.access.seen_catalog import SeenCatalog
+from server.access.view import View
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Snapshot
 from server.dashboard.browser_session import check_csrf, session_of
 from server.dashboard.dashboard import Dashboard
 from server.dashboard.navigation import NAVIGATION
 from server.dashboard.security import PAGE_HEADERS
-from server.errors import UnknownFunction
 from server.services import Services
 
 __all__ = ["Page", "PageOf", "base_of", "page_of"]
@@ -59,9 +60,19 @@ class Page:
         return self.caller.may("train")
 
     @property
+    def view(self) -> View:
+        """What the caller sees."""
+        return self.services.views.of(self.caller)
+
+    @property
+    def seen(self) -> SeenCatalog:
+        """The catalog as the caller sees it."""
+        return self.services.seen_by(self.view)
+
+    @property
     def sees_all(self) -> bool:
-        """Whether nothing is kept from the caller."""
-        return self.caller.is_admin
+        """Whether the caller sees everything that there is: sums over all then tell them nothing new."""
+        return self.seen.is_whole()
 
     @property
     def sight(self) -> Hashable:
@@ -74,39 +85,31 @@ class Page:
 
     def functions(self) -> list[Function]:
         """The functions that the caller sees, by name, in their current versions."""
-        current = [served[-1] for served in self.services.catalog.functions()]
-        return [each for each in current if self.sees("function", each.name)]
+        return [served[-1] for served in self.seen.functions()]
 
     def models(self) -> list[ModelVersion]:
         """The model versions that the caller sees, by name and version."""
-        return [model for model in self.services.catalog.models() if self.sees("model", model.name)]
+        return self.seen.models()
 
     def sees(self, kind: Kind, name: str) -> bool:
         """Whether a thing exists for the caller."""
-        return self.caller.is_admin or self.caller.grants.reach(kind, name)
+        return self.view.sees(kind, name)
 
     def bare_models(self) -> list[Function]:
         """The models that the caller sees as they answer by themselves, each in its newest version."""
-        newest = {each.name: each for each in self.services.catalog if each.bare}
-        return [each for each in newest.values() if self.sees("model", each.name)]
+        return list({each.name: each for each in self.seen if each.bare}.values())
 
     def function(self, name: str) -> Function:
         """A function or model of that name, if the caller sees it. Raises `UnknownFunction`."""
-        found = self.services.catalog.versions(name)[-1]
-        if not self.sees("model" if found.bare else "function", name):
-            raise UnknownFunction(f"there is no function or model {name!r} here")
-        return found
+        return self.seen.versions(name)[-1]
 
     async def datasets(self) -> list[Snapshot]:
         """The datasets that the caller sees."""
-        return [each for each in await self.services.datasets.all() if self.sees("dataset", each.dataset)]
+        return await self.services.datasets.all(self.view)
 
     async def dataset(self, name: str) -> Snapshot:
         """A dataset of that name, if the caller sees it. Raises `UnknownFunction`."""
-        found = await self.services.datasets.newest(name)
-        if not self.sees("dataset", name):
-            raise UnknownFunction(f"there is no dataset {name!r} here")
-        return found
+        return await self.services.datasets.newest(name, self.view)
 
     def seen_from(self, base: str) -> Page:
         """The same for parts of a page that stands elsewhere: their links start from there."""

@@ -10,6 +10,7 @@ from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.training_view import TrainingView, dataset_line
 from server.training.jobs.described import described
+from server.training.jobs.seen import last_jobs
 
 __all__ = ["router"]
 
@@ -35,21 +36,15 @@ async def watch_training(page: PageOf) -> Response:
 
 async def _view(page: Page, before: int | None) -> TrainingView:
     services = page.services
-    jobs = await services.training.last_jobs(_JOBS, before)
-    lines = [
-        job_line(await described(services.training, job, run))
-        for job, run in jobs
-        if page.sees("dataset", job.dataset)
-    ]
+    jobs, following = await last_jobs(services.training, page.view, _JOBS, before)
+    lines = [job_line(await described(services.training, job, run)) for job, run in jobs]
     datasets = None
     if page.may_train:
-        datasets = tuple(
-            dataset_line(each) for each in await services.datasets.all() if page.sees("dataset", each.dataset)
-        )
+        datasets = tuple(dataset_line(each) for each in await page.datasets())
     return TrainingView(
         datasets,
         tuple(lines),
-        jobs[-1][0].id if len(jobs) == _JOBS else None,
+        following,
         tuple(each for each in await services.retrainings.all() if page.sees("function", each.function)),
         tuple(each for each in services.drift.latest if page.sees("function", each.function)),
     )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from server.observability.stats import Histogram
 
-__all__ = ["LOAD_S", "REMEMBERED", "LinkUse", "Move", "MoveKind", "Moves", "Outcome"]
+__all__ = ["LOAD_S", "REMEMBERED", "LinkUse", "Move", "MoveKind", "Moves", "Outcome", "seen_moves"]
 
 LOAD_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 REMEMBERED = 500  # moves
@@ -47,6 +47,13 @@ class Move:
     def why(self) -> str:
         """The reason with the model that it is about."""
         return f"{self.reason} {self.because_of}".strip()
+
+
+def seen_moves(moves: Iterable[Move], sees: Callable[[str], bool]) -> list[Move]:
+    """The moves of models that are seen, without the names of others. sees: by key, or ""."""
+    return [
+        move if sees(move.because_of) else replace(move, because_of="") for move in moves if sees(move.model)
+    ]
 
 
 class LinkUse:

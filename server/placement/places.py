@@ -6,14 +6,14 @@ Pure. Times are Unix times, of a placement whose own clock is monotonic.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from gpu_worker.wire.protocol import ResidentsListed
 from server.observability.moves import Moves
 from server.placement.policy import PlacementState
 
-__all__ = ["HeldModel", "Place", "UnderWay", "place_of"]
+__all__ = ["HeldModel", "Place", "UnderWay", "place_of", "seen_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +115,24 @@ def place_of(
         link.busy_s(now_s),
         link.of_late(now_s),
     )
+
+
+def seen_places(places: Iterable[Place], sees: Callable[[str], bool]) -> list[Place]:
+    """The places, with the models on them that are seen and no word of the others. sees: by key, or ""."""
+    return [
+        replace(
+            place,
+            held=tuple(each for each in place.held if sees(each.model)),
+            host={model: size for model, size in place.host.items() if sees(model)},
+            moving=_seen_moving(place.moving, sees),
+        )
+        for place in places
+    ]
+
+
+def _seen_moving(moving: UnderWay | None, sees: Callable[[str], bool]) -> UnderWay | None:
+    if moving is None or not all(map(sees, (moving.loading, *moving.evicting))):
+        return None
+    # A reason may name the model that it is about.
+    words = (word for word in moving.reason.split() if "/" not in word or sees(word))
+    return replace(moving, reason=" ".join(words))

@@ -15,6 +15,7 @@ from gpu_worker.wire.columns import number_bytes
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access.caller import NOBODY, Caller
 from server.access.masking import masked_text
+from server.access.view import folders_of
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.select import Limits, MemberEstimate, members_within, subset_within
@@ -103,6 +104,7 @@ class Codec:
                 row_class=row_class,
                 caller=caller.key,
                 with_members=with_members,
+                media_roots=folders_of(caller.grants.media_roots),
             )
         _check_parameters(parameters)
         slo_ms = _number(parameters, "ml_udf_slo_ms", above=0.0)
@@ -125,6 +127,7 @@ class Codec:
             caller=caller.key,
             context=self.context(function.name, parameters.get("ml_udf_context")),
             with_members=with_members,
+            media_roots=folders_of(caller.grants.media_roots),
         )
 
     def _check_reply(

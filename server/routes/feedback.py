@@ -69,7 +69,7 @@ async def _by_input(
     rows = await asyncio.to_thread(_rows, form, inputs)
     del inputs  # of images a third more than they are; rows may wait long for idle places
     return await services.feedback.give(
-        function, form, rows, labels, request.receive, view.caller.key, context
+        function, form, rows, labels, request.receive, view.caller.key, context, view.media_roots
     )
 
 

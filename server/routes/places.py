@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Response
 
 from server.http.replies import json_reply
-from server.observability.moves import Move
-from server.placement.places import Place
+from server.observability.moves import Move, seen_moves
+from server.placement.places import Place, seen_places
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 
 __all__ = ["router"]
@@ -23,15 +22,8 @@ router = APIRouter(tags=["models"])
 def residency(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
     """Every live worker with its link, every model on a device or in a host's memory, the last moves."""
 
-    def sees(key: str) -> bool:
-        return view.sees("model", key.partition("/")[0])
-
-    places = [_seen(place, sees) for place in services.residency.places()]
-    moves = [
-        move if sees(move.because_of) else replace(move, because_of="")
-        for move in services.metrics.moves.last()
-        if sees(move.model)
-    ]
+    places = seen_places(services.residency.places(), view.sees_key)
+    moves = seen_moves(services.metrics.moves.last(), view.sees_key)
     hits = misses = 0
     for (function, _), stats in services.metrics.items():
         if not seen.sees(function):
@@ -41,29 +33,15 @@ def residency(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
     return json_reply(
         {
             "workers": [_worker(place) for place in places],
-            "residency": [*(row for place in places for row in _models(place)), *_elsewhere(services, sees)],
+            "residency": [
+                *(row for place in places for row in _models(place)),
+                *_elsewhere(services, view.sees_key),
+            ],
             "residency_events": [_event(move) for move in moves],
             "resident_hits": hits,
             "resident_misses": misses,
             "hit_rate": round(hits / (hits + misses), 6) if hits + misses else None,
         }
-    )
-
-
-def _seen(place: Place, sees: Callable[[str], bool]) -> Place:
-    """A place with the models on it that are seen, and no word of the others."""
-    moving = place.moving
-    if moving is not None and not all(map(sees, filter(None, (moving.loading, *moving.evicting)))):
-        moving = None
-    if moving is not None:  # a reason may name the model that it is about
-        words = (word for word in moving.reason.split() if "/" not in word or sees(word))
-        moving = replace(moving, reason=" ".join(words))
-    held = tuple(each for each in place.held if sees(each.model))
-    return replace(
-        place,
-        held=held,
-        host={model: size for model, size in place.host.items() if sees(model)},
-        moving=moving,
     )
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from server.access.view import View
 from server.catalog.function_spec import deployed_form
-from server.catalog.jobs import ACTIVE, PAUSED, Job, unknown_job
+from server.catalog.jobs import ACTIVE, PAUSED, Job
 from server.catalog.retraining import Retraining
 from server.errors import BadOption, ServiceError
 from server.http.body import json_object
@@ -21,7 +20,7 @@ from server.routes.callers import CallerOf
 from server.routes.roles import roles_of
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.training.jobs.described import described, trials_of
-from server.training.jobs.run import Run
+from server.training.jobs.seen import check_changes_job, check_sees_job, page_of_jobs
 from server.training.retraining import no_retraining
 
 __all__ = ["router"]
@@ -39,7 +38,7 @@ async def list_jobs(services: ServicesOf, view: ViewOf, after: int = 0, limit: i
 
     `next` is where the next page begins; null on the last one.
     """
-    jobs, following = await _page_of_jobs(services, view, after, _within(limit))
+    jobs, following = await page_of_jobs(services.training, view, after, _within(limit))
     told = [await described(services.training, job, run) for job, run in jobs]
     return json_reply({"jobs": told, "next": following})
 
@@ -57,35 +56,35 @@ async def start_job(services: ServicesOf, view: ViewOf, request: Request) -> Res
 @router.get("/v1/jobs/{job}")
 async def show_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """One job, with its studies."""
-    await _check_sees(services, view, job)
+    await check_sees_job(services.training, view, job)
     return json_reply(await described(services.training, *await services.training.job(job)))
 
 
 @router.post("/v1/jobs/{job}/cancel")
 async def cancel_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """Stop it; what it has found stays."""
-    await _check_changes(services, view, job)
+    await check_changes_job(services.training, view, job)
     return json_reply(await _now(services, await services.training.cancel(job)))
 
 
 @router.post("/v1/jobs/{job}/pause")
 async def pause_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """Let it rest; epochs under way end first."""
-    await _check_changes(services, view, job)
+    await check_changes_job(services.training, view, job)
     return json_reply(await _now(services, await services.training.pause(job)))
 
 
 @router.post("/v1/jobs/{job}/resume")
 async def resume_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """Go on with a paused one."""
-    await _check_changes(services, view, job)
+    await check_changes_job(services.training, view, job)
     return json_reply(await _now(services, await services.training.resume(job)))
 
 
 @router.post("/v1/jobs/{job}/extend")
 async def extend_job(services: ServicesOf, view: ViewOf, job: int, request: Request) -> Response:
     """Go on with a job that has ended, `{"budget": "10 minutes"}` in all; `budget_epochs`: so many epochs."""
-    await _check_changes(services, view, job)
+    await check_changes_job(services.training, view, job)
     form = await json_object(request)
     budget = form.get("budget", form.get("budget_epochs"))
     return json_reply(await _now(services, await services.training.extend(job, budget)))
@@ -94,7 +93,7 @@ async def extend_job(services: ServicesOf, view: ViewOf, job: int, request: Requ
 @router.get("/v1/jobs/{job}/events")
 async def watch_job(services: ServicesOf, view: ViewOf, caller: CallerOf, job: int) -> Response:
     """What happens in a job, as server-sent events, until it ends, or the token that asks."""
-    await _check_sees(services, view, job)
+    await check_sees_job(services.training, view, job)
     known, run = await services.training.job(job)
 
     async def stream() -> AsyncIterator[str]:
@@ -119,10 +118,10 @@ async def list_trials(
     """The trials of one job, or of every one: those of a page of jobs, as `GET /v1/jobs` has them."""
     limit = _within(limit)
     if job is not None:
-        await _check_sees(services, view, job)
+        await check_sees_job(services.training, view, job)
         wanted, more = [job], None
     else:
-        jobs, more = await _page_of_jobs(services, view, after, limit)
+        jobs, more = await page_of_jobs(services.training, view, after, limit)
         wanted = [known.id for known, _ in jobs]
     trials: list[dict[str, Any]] = []
     for number in wanted:
@@ -133,7 +132,7 @@ async def list_trials(
 @router.post("/v1/jobs/{job}/deploy")
 async def deploy_job(services: ServicesOf, view: ViewOf, job: int, request: Request) -> Response:
     """Make `{"function": F}` answer with what the job has found; the other fields as wanted."""
-    await _check_sees(services, view, job)
+    await check_sees_job(services.training, view, job)
     body = await json_object(request)
     unknown = sorted(body.keys() - {"function", "select", "slo_ms", "promote", "task"})
     if unknown:
@@ -203,34 +202,6 @@ async def stop_retraining(services: ServicesOf, view: ViewOf, seen: SeenOf, name
         raise no_retraining(name)
     await services.retrainings.forget(name)
     return json_reply({"function": name, "state": "forgotten"})
-
-
-async def _check_sees(services: Services, view: View, job: int) -> None:
-    """Raises `UnknownFunction` for a job that is not there for the caller."""
-    if not view.sees_job(*await services.training.whose(job)):
-        raise unknown_job(job)
-
-
-async def _check_changes(services: Services, view: View, job: int) -> None:
-    """Raises `UnknownFunction` as `_check_sees`, `Forbidden` for another's."""
-    dataset, owner = await services.training.whose(job)
-    if not view.sees_job(dataset, owner):
-        raise unknown_job(job)
-    view.check_changes_job(job, dataset, owner)
-
-
-async def _page_of_jobs(
-    services: Services, view: View, after: int, limit: int
-) -> tuple[list[tuple[Job, Run | None]], int | None]:
-    """The next jobs that the caller sees, and after which number there are more of them."""
-    found: list[tuple[Job, Run | None]] = []
-    while len(found) <= limit:
-        known = await services.training.jobs(after, limit + 1)
-        found += [pair for pair in known if view.sees_job(pair[0].dataset, pair[0].owner)]
-        if len(known) <= limit:
-            break
-        after = known[-1][0].id
-    return found[:limit], found[limit - 1][0].id if len(found) > limit else None
 
 
 def _retraining(known: Retraining) -> dict[str, Any]:

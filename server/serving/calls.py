@@ -46,6 +46,8 @@ class Call:
     context: str = ""
     with_members: bool = False
     is_traffic: bool = True
+    # Below which its paths must lie, beside the function's own; None = anywhere.
+    media_roots: tuple[str, ...] | None = None
 
     @classmethod
     def of_all_members(
@@ -56,6 +58,7 @@ class Call:
         *,
         caller: str = "",
         deadline_s: float = math.inf,
+        media_roots: tuple[str, ...] | None = None,
     ) -> Call:
         """What each member says of the rows: of all, whatever a plan would ask, and when there is time."""
         return cls(
@@ -69,6 +72,7 @@ class Call:
             members=tuple(member.key for member in function.members),
             caller=caller,
             with_members=True,
+            media_roots=media_roots,
         )
 
 

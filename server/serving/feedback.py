@@ -109,14 +109,15 @@ class FeedbackService:
         receive: Receive,
         caller: str = "",
         context: str = "",
+        media_roots: tuple[str, ...] | None = None,
     ) -> Given:
         """Keep the label of each row and learn from it. A row or a label that is None counts nothing.
 
         rows: as the function takes them in that form; an error for one that cannot be read. receive: as in
-        `CallService.ask`. context: in which they are given, as `Contexts.digest` writes it. Raises
-        `BadOption` for a function without classes, `VersionGone` for one that was deployed anew meanwhile,
-        and what `CallService.ask` raises: of many rows the first ones may have been kept then, and are
-        `repeated` when they are given again.
+        `CallService.ask`. context: in which they are given, as `Contexts.digest` writes it. media_roots: as
+        those of a `Call`. Raises `BadOption` for a function without classes, `VersionGone` for one that was
+        deployed anew meanwhile, and what `CallService.ask` raises: of many rows the first ones may have been
+        kept then, and are `repeated` when they are given again.
         """
         _check(function)
         if function.answers_numbers:
@@ -128,7 +129,7 @@ class FeedbackService:
 
         def ask(part: Sequence[tuple[str, int]]) -> asyncio.Task[_Said]:
             inputs = [rows[place] for _, place in part]
-            return asyncio.create_task(self._asked(function, form, inputs, receive, caller))
+            return asyncio.create_task(self._asked(function, form, inputs, receive, caller, media_roots))
 
         asking = ask(parts[0]) if parts else None
         for number, part in enumerate(parts):
@@ -207,10 +208,16 @@ class FeedbackService:
         return given
 
     async def _asked(
-        self, function: Function, form: Form, rows: list[Any], receive: Receive, caller: str
+        self,
+        function: Function,
+        form: Form,
+        rows: list[Any],
+        receive: Receive,
+        caller: str,
+        media_roots: tuple[str, ...] | None,
     ) -> _Said:
         """What each member says of the rows. Raises `Overloaded` where not all have answered them."""
-        call = Call.of_all_members(function, form, rows, caller=caller)
+        call = Call.of_all_members(function, form, rows, caller=caller, media_roots=media_roots)
         reply = await self._calls.ask(call, receive, time.monotonic())
         width, kind = (1, np.float64) if function.answers_numbers else (len(function.classes), np.float32)
         scores: NDArray[np.floating[Any]] = np.zeros((len(function.members), len(rows), width), kind)

@@ -56,6 +56,7 @@ class InFlight:
         members = batch.members if together is None else together
         apart: list[int] = []
         wanted: set[str] = set()
+        narrowed: list[tuple[int, Sequence[str] | None]] = []
         form: str = function.form
         ends_s = 0.0
         for part in batch.slices:
@@ -69,6 +70,8 @@ class InFlight:
             if together is not None or (pending.evidence is not None and not steps):
                 pending.expect(part, members)
                 apart.append(part.request_id)
+            if call.form == "path" and call.media_roots != (narrowed[-1][1] if narrowed else None):
+                narrowed.append((len(rows), call.media_roots))
             whole = part.rows == len(call.rows)
             rows += call.rows if whole else call.rows[part.offset : part.offset + part.rows]
         sent = BatchInFlight(batch, worker, function, now_s, frozenset(apart))
@@ -78,7 +81,7 @@ class InFlight:
         outputs = function.outputs_of(wanted, together_with)
         models, asked_task = list(batch.members), function.asked_task
         patience_s = max(0.001, ends_s - now_s) if ends_s < math.inf else 0.0
-        message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps), patience_s)
+        message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps), patience_s, narrowed)
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:

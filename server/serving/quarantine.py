@@ -163,7 +163,14 @@ class Quarantine:
         isolation.suspect, isolation.sent_s = suspect, self._clock()
         suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, isolation.sent_s)
         message = Infer(
-            0, list(members), call.form, [call.rows[suspect.row]], outputs, roots, function.asked_task
+            0,
+            list(members),
+            call.form,
+            [call.rows[suspect.row]],
+            outputs,
+            roots,
+            function.asked_task,
+            narrowed=[] if call.media_roots is None else [(0, call.media_roots)],
         )
         isolation.message_id = isolation.worker.send(
             message, lambda reply: self._returned(isolation, suspect, members, reply)

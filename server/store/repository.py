@@ -174,6 +174,8 @@ class Repository:
                 .where(DeploymentRow.function == function, DeploymentRow.retired_at.is_(None))
                 .order_by(DeploymentRow.version.desc())
             ).all()
+            if len(served) == 1:  # there was none: what had its name before is no past of it
+                row.created_at = now
             for old in served[SERVED_DEPLOYMENTS:]:
                 old.retired_at = now
                 session.execute(_contexts_of(function).where(FeedbackContextRow.version == old.version))
@@ -218,7 +220,10 @@ class Repository:
         with Session(self._reading) as session:
             rows = session.scalars(
                 select(DeploymentRow)
-                .where(DeploymentRow.function == function)
+                .join(FunctionRow, FunctionRow.name == DeploymentRow.function)
+                .where(
+                    DeploymentRow.function == function, DeploymentRow.deployed_at >= FunctionRow.created_at
+                )
                 .order_by(DeploymentRow.version.desc())
                 .limit(limit)
             )

@@ -16,7 +16,7 @@ from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot, unknown_dat
 from server.errors import UnknownFunction
 from server.store.database import reading, utc
 from server.store.retries import once, retried
-from server.store.tables import DatasetRow, DeploymentRow, JobRow, LookRow, SnapshotRow
+from server.store.tables import DatasetRow, DeploymentRow, FunctionRow, JobRow, LookRow, SnapshotRow
 
 __all__ = ["TrainingRepository"]
 
@@ -171,7 +171,10 @@ class TrainingRepository:
         with Session(self._reading) as session:
             rows = session.scalars(
                 select(DeploymentRow)
-                .where(DeploymentRow.function == function)
+                .join(FunctionRow, FunctionRow.name == DeploymentRow.function)
+                .where(
+                    DeploymentRow.function == function, DeploymentRow.deployed_at >= FunctionRow.created_at
+                )
                 .order_by(DeploymentRow.version.desc())
                 .limit(2)
             ).all()
