@@ -85,6 +85,7 @@ def _jpeg(data: bytes) -> ImageFile:
     at = len(_JPEG_START)
     try:
         for _ in range(_MOST_PARTS):
+            ended = at
             if data[at] != 0xFF or (code := data[at + 1]) in _NO_SEGMENT:
                 at, code = _next_segment(data, at)
             if code == _SOS:
@@ -100,7 +101,8 @@ def _jpeg(data: bytes) -> ImageFile:
             if code in _DROPPED:
                 if code == _APP1 and orientation == 1 and data.startswith(_EXIF_MARK, at + 4):
                     orientation = _exif_orientation(data[at + 4 + len(_EXIF_MARK) : end])
-                kept.append(data[run:at])
+                # Not up to `at`: a fill byte before what is dropped would make a marker of what comes behind.
+                kept.append(data[run:ended])
                 run = end
             elif code in _FRAMES:
                 components = data[at + 9] if code in _SEQUENTIAL else 0

@@ -10,6 +10,7 @@ import json
 import random
 import struct
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -291,14 +292,14 @@ def odd_manifest(rng: random.Random) -> dict[str, Any]:
     for _ in range(rng.randint(1, 4)):
         where = rng.randrange(4)
         if where == 0:
-            manifest["architecture_options"] = {rng.choice(OPTIONS): rng.choice(ODD)}
+            manifest["architecture_options"] = {rng.choice(OPTIONS): deepcopy(rng.choice(ODD))}
         elif where == 1 and isinstance(manifest["input"], dict):
             field = rng.choice(("form", "height", "width", "mean", "std", "columns"))
-            manifest["input"][field] = rng.choice(ODD)
+            manifest["input"][field] = deepcopy(rng.choice(ODD))
         elif where == 2:
             manifest.pop(rng.choice(FIELDS), None)
         else:
-            manifest[rng.choice(FIELDS)] = rng.choice(ODD)
+            manifest[rng.choice(FIELDS)] = deepcopy(rng.choice(ODD))
         manifest.setdefault("input", {})
     return manifest
 

@@ -296,6 +296,8 @@ def test_both_ways_give_the_same_verdict_on_the_same_bytes() -> None:
                 await door.settled()
                 seen.append((door.application.read, door.statuses))
             (short_read, short_said), (long_read, long_said) = seen
+            # A request that a mutation moved into another's body was renamed there too.
+            long_read = [body.replace(b"/v2/models/m/other", b"/v2/models/m/infer") for body in long_read]
             # The framework's way reads a body while it comes: one that turns out wrong ends the connection.
             assert short_read == long_read, (seed, short)
             assert short_said[: len(short_read)] == long_said[: len(long_read)] == [200] * len(short_read)

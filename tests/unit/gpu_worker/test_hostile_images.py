@@ -79,6 +79,18 @@ def test_scans_are_counted_behind_other_segments_restarts_and_fill_bytes() -> No
         assert refusal(tricky).code == "input_too_large"
 
 
+def test_what_is_dropped_leaves_no_new_marker_behind() -> None:
+    """A fill byte, a segment that is dropped, and a byte that makes a scan's marker of the two."""
+    hidden = segment(0xE0, b"\xff\xda" * 500)  # scans that nobody would have counted
+    data = with_segments(noise(1), b"\xff" + segment(0xE1, b"x"), b"\xda\0\0", hidden)
+    kept = look_over(data).data
+    assert look_over(kept).data == kept
+    assert kept.count(b"\xff\xda") == hidden.count(b"\xff\xda") + 1
+    np.testing.assert_array_equal(
+        decode_image(data, 32, 48, max_pixels=LIMIT), decode_image(noise(1), 32, 48, max_pixels=LIMIT)
+    )
+
+
 def test_the_largest_pictures_may_have_as_many_scans_as_encoders_write() -> None:
     data = encoded(picture(), progressive=True)
     scans = look_over(data).scans
