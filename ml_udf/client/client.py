@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -37,6 +38,14 @@ __all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
 DESCRIBE_TIMEOUT_S = 10.0
 DEFAULT_OPTIONS = Options()
 _MAX_KNOWN = 256
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a server has said of itself, for all clients of its connections."""
+
+    server: ServerInfo | None = None
+    functions: dict[tuple[str, str, str | None, str | None], FunctionInfo] = field(default_factory=dict)
 
 
 class Client:
@@ -69,11 +78,10 @@ class Client:
         if claim != NO_CLAIM:
             self._transport = ClaimingTransport(self._transport, claim)
         self._request_pool = RequestPool()
-        self._server: ServerInfo | None = None
-        self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
+        self._known = _Known()
 
     def on_behalf_of(self, claim: Claim) -> Client:
-        """A client over the same connections and threads, whose requests carry that claim.
+        """A client over the same connections, threads and knowledge, whose requests carry that claim.
 
         It need not be closed: that would close this one.
         """
@@ -94,8 +102,9 @@ class Client:
 
         Raises the errors of `ml_udf.errors`.
         """
-        if version is not None and (known := self._known.get((function, version, input_name, output_name))):
-            return known
+        known = self._known.functions
+        if version is not None and (info := known.get((function, version, input_name, output_name))):
+            return info
         server = self._server_info(timeout_s)
         path = f"/v2/models/{quote(function, safe='')}"
         metadata = self.get(path, timeout_s=timeout_s)
@@ -107,9 +116,9 @@ class Client:
             input_name=input_name,
             output_name=output_name,
         )
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        self._known[(function, info.version, input_name, output_name)] = info
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        known[(function, info.version, input_name, output_name)] = info
         return info
 
     def look_up(
@@ -307,9 +316,9 @@ class Client:
         return self._transport.send(request, timeout_s=timeout_s, abort=Abort())
 
     def _server_info(self, timeout_s: float) -> ServerInfo:
-        if self._server is None:
-            self._server = ServerInfo.read(self.get("/v2", timeout_s=timeout_s))
-        return self._server
+        if self._known.server is None:
+            self._known.server = ServerInfo.read(self.get("/v2", timeout_s=timeout_s))
+        return self._known.server
 
     def _triton_config(self, path: str, timeout_s: float) -> dict[str, Any]:
         response = self._send(HttpRequest("GET", path + "/config"), timeout_s)

@@ -115,6 +115,7 @@ def test_users_that_change_in_a_session_share_its_connections(owner: Engine, fak
         for role in ROLES:
             owner.query(f'SET ROLE "{role}"')
             owner.query("SELECT udf_food_name('/a')")
+    assert "/v2" not in fake_server.paths  # what the session knows of the server is not asked anew
     assert len(said(fake_server)) == len(ROLES)
     assert len(fake_server.connections) <= 4  # its own, of functions' names, and of rows under way
 
