@@ -86,9 +86,7 @@ def test_what_is_dropped_leaves_no_new_marker_behind() -> None:
     kept = look_over(data).data
     assert look_over(kept).data == kept
     assert kept.count(b"\xff\xda") == hidden.count(b"\xff\xda") + 1
-    np.testing.assert_array_equal(
-        decode_image(data, 32, 48, max_pixels=LIMIT), decode_image(noise(1), 32, 48, max_pixels=LIMIT)
-    )
+    assert refusal(data).code == "input_undecodable"  # Pillow takes no bytes between segments
 
 
 def test_the_largest_pictures_may_have_as_many_scans_as_encoders_write() -> None:
