@@ -27,6 +27,8 @@ from server.access.things import Things
 from server.access.token_registry import TokenRegistry, tokens_of_files
 from server.access.tokens import Tokens
 from server.access.view import Views
+from server.administration.audit import AuditLog
+from server.administration.audit_file import AuditFile
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
@@ -69,6 +71,9 @@ from server.routes import (
     training,
 )
 from server.routes import (
+    audit as audit_routes,
+)
+from server.routes import (
     tokens as token_routes,
 )
 from server.routes.codec import Codec
@@ -86,6 +91,7 @@ from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
 from server.settings import Settings, is_loopback
 from server.storage import StartError, Storage, open_storage
+from server.store.audit import AuditRepository
 from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
@@ -155,6 +161,7 @@ class App:
             sources,
             training,
             token_routes,
+            audit_routes,
             api_docs,
             pages,
         )
@@ -165,7 +172,7 @@ class App:
 
     def gateway(self, route: Route, state: Mapping[str, Any]) -> Gateway:
         """What stands before `route` and `api`; `state`: of the requests to `api`."""
-        dashboard = state.get("dashboard")
+        dashboard, services = state.get("dashboard"), state.get("services")
         return Gateway(
             self.api,
             self._access,
@@ -174,6 +181,7 @@ class App:
             max_body_bytes=self._settings.max_body_bytes,
             max_upload_bytes=self._settings.max_model_bytes,
             error_page=None if dashboard is None else functools.partial(refused_page, dashboard),
+            audit=None if services is None else services.audit,
         )
 
     def end(self, reason: str) -> None:
@@ -451,6 +459,11 @@ async def _running(
         recorder = Recorder(read, supervisor.tasks())
         stack.push_async_callback(recorder.close)
         recorder.start()
+        audit = AuditLog(
+            AuditFile(settings.home / "audit"), AuditRepository(storage.engine), supervisor.tasks()
+        )
+        stack.push_async_callback(audit.close)
+        audit.start()
         tokens = TokenService(TokenRepository(storage.engine), access.tokens, supervisor.tasks())
         stack.push_async_callback(tokens.close)
         tokens.start()
@@ -498,6 +511,7 @@ async def _running(
             tokens=tokens,
             history=history,
             access=access,
+            audit=audit,
         )
 
 

@@ -111,10 +111,14 @@ class LoginWanted(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The caller is known, or named a page or host, and may not do that."""
+    """The caller is known, or named a page or host, and may not do that. by: the token's name."""
 
     code = "forbidden"
     status = 403
+
+    def __init__(self, message: str, by: str = "") -> None:
+        super().__init__(message)
+        self.by = by
 
 
 class WrongContentType(ServiceError):

@@ -12,6 +12,7 @@ from server.access.door import Access
 from server.access.ownership import Ownership
 from server.access.seen_catalog import SeenCatalog
 from server.access.view import View, Views
+from server.administration.audit import AuditLog
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
@@ -68,6 +69,7 @@ class Services:
     remote: RemoteModels
     tokens: TokenService
     access: Access
+    audit: AuditLog
     recorder: Recorder
     history: History
 

@@ -213,7 +213,9 @@ def _check_scope(rule: Rule, caller: Caller) -> None:
     if not rule.admits(caller):
         wanted = "infer or read" if rule.scope == "use" else rule.scope
         had = ", ".join(sorted(caller.scopes))
-        raise Forbidden(f"this needs a token with the scope {wanted}; the one that was sent has {had}")
+        raise Forbidden(
+            f"this needs a token with the scope {wanted}; the one that was sent has {had}", caller.token
+        )
 
 
 def _login(path: str) -> str:

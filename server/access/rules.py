@@ -17,7 +17,7 @@ from starlette.routing import compile_path
 
 from server.access.caller import Caller, Scope
 
-__all__ = ["CHANGING", "NO_PAGE", "RULES", "Asked", "Rule", "rule_of"]
+__all__ = ["CHANGING", "NO_PAGE", "RULES", "Asked", "Rule", "match_of", "rule_of"]
 
 Asked = Scope | Literal["open", "use"]
 
@@ -138,6 +138,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/tokens"): Rule("admin"),
     ("DELETE", "/v1/tokens/{name}"): Rule("admin"),
     ("POST", "/v1/login-links"): Rule("read"),
+    ("GET", "/v1/audit"): Rule("admin"),
     # Pages, and what they are made of.
     ("GET", "/assets/{digest}/{name}"): Rule("open"),
     ("GET", "/favicon.ico"): Rule("open"),
@@ -177,14 +178,22 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/who/tokens/{name}/revoke"): _page("admin"),
 }
 
-_MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}
+_MATCHED: dict[str, list[tuple[re.Pattern[str], str, Rule]]] = {}
 for (_method, _path), _rule in RULES.items():
-    _MATCHED.setdefault(_method, []).append((compile_path(_path)[0], _rule))
+    _MATCHED.setdefault(_method, []).append((compile_path(_path)[0], _path, _rule))
 
 
 def rule_of(method: str, path: str) -> Rule:
     """The rule of the first route that a path, percent-decoded, is of."""
-    for pattern, rule in _MATCHED.get("GET" if method == "HEAD" else method, ()):
+    for pattern, _, rule in _MATCHED.get("GET" if method == "HEAD" else method, ()):
         if pattern.match(path):
             return rule
     return NO_PAGE if method in ("GET", "HEAD") else _NO_RULE
+
+
+def match_of(method: str, path: str) -> tuple[str, Rule, tuple[str, ...]]:
+    """The route that a path is of, "" for none, its rule, and what the path says for the route's names."""
+    for pattern, route, rule in _MATCHED.get(method, ()):
+        if match := pattern.match(path):
+            return route, rule, tuple(match.groups())
+    return "", rule_of(method, path), ()

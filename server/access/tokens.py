@@ -92,7 +92,8 @@ class Tokens:
             if not token.speaks_for(user):
                 raise Forbidden(
                     f"the token {token.name!r} may speak for the users {', '.join(token.users)}, "
-                    f"not for {user[:100]!r}"
+                    f"not for {user[:100]!r}",
+                    token.name,
                 )
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()

@@ -7,7 +7,7 @@ import os
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Form, Response
+from fastapi import APIRouter, Form, Request, Response
 from starlette.responses import RedirectResponse
 
 from server.access.view import common_folders
@@ -19,6 +19,7 @@ from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
 from server.dashboard.training_view import ConfusionView, confusion_view, dataset_view
 from server.errors import UnknownFunction
+from server.routes.callers import tell
 from server.training.datasets.contents import rows_of
 from server.training.recipes import recipe_for
 
@@ -53,6 +54,7 @@ async def refresh_dataset(page: PageOf, name: str) -> Response:
 @router.post("/train")
 async def train_on_dataset(
     page: PageOf,
+    request: Request,
     name: str,
     budget: Annotated[str, Form()] = "5 minutes",
     metric: Annotated[str, Form()] = "",
@@ -61,6 +63,7 @@ async def train_on_dataset(
     await _seen(page, name)
     form = {"dataset": name, "budget": budget, **({"metric": metric} if metric else {})}
     job = await page.services.training.start(form, page.view)
+    tell(request, f"{job.dataset} job {job.id}")
     return _to(page, f"jobs/{job.id}")
 
 

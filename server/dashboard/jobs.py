@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Response
+from fastapi import APIRouter, Form, Request, Response
 from starlette.responses import RedirectResponse
 
 from server.dashboard.job_view import JobView, job_view
@@ -13,6 +13,7 @@ from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
 from server.errors import BadOption
+from server.routes.callers import tell
 from server.training.jobs.described import described, trials_of
 from server.training.jobs.seen import check_changes_job, check_sees_job
 
@@ -86,6 +87,7 @@ async def extend_job(page: PageOf, job: int, budget: Annotated[str, Form()]) -> 
 @router.post("/deploy")
 async def deploy_job(
     page: PageOf,
+    request: Request,
     job: int,
     function: Annotated[str, Form()],
     select: Annotated[str, Form()] = "ensemble",
@@ -100,6 +102,7 @@ async def deploy_job(
     deployed = await page.services.deployer.deploy(
         run, function, select=select, slo_ms=goal_ms, promote=promote, view=page.view
     )
+    tell(request, f"{function} job {job}")
     return await page.reply("deployed.html", told=deployed, job=known)
 
 

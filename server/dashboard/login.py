@@ -15,6 +15,7 @@ from server.dashboard.page_context import Page, PageOf, page_of
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
 from server.errors import Forbidden
+from server.routes.callers import tell
 
 __all__ = ["router"]
 
@@ -72,6 +73,7 @@ async def log_out(page: PageOf) -> Response:
 def _logged_in(page: Page, request: Request, token: Token, wanted: str) -> Response:
     if "read" not in token.scopes:
         raise Forbidden(_BLIND)
+    tell(request, "", token=token.name)
     sessions = page.services.access.sessions
     value, lasts_s = sessions.begin(token)
     reply = _on(page, wanted)

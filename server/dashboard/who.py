@@ -14,6 +14,7 @@ from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
 from server.errors import BadOption
+from server.routes.callers import tell
 
 __all__ = ["router"]
 
@@ -37,6 +38,7 @@ async def make_token(page: PageOf, request: Request) -> Response:
         told, secret = await page.services.tokens.create(_asked(form), page.caller)
     except BadOption as error:
         return await _reply(page, 400, said=error.message, given=form)
+    tell(request, told["name"])
     access = page.services.access
     token = access.tokens.of_secret(secret.encode())
     # From now on the server wants tokens, of this browser too.

@@ -7,6 +7,7 @@ before it; everything else goes to the framework. Knows no service.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -14,9 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from server.access.actions import FOLDED, action_of
+from server.access.audit_entry import REFUSED, Auditing, entry_of
+from server.access.caller import Caller
 from server.access.door import Access, wants_page
-from server.access.rules import rule_of
-from server.errors import Forbidden, MethodNotAllowed, ServiceError, UnknownFunction
+from server.access.rules import match_of, rule_of
+from server.errors import Forbidden, MethodNotAllowed, ServiceError, Unauthorized, UnknownFunction
 from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure, Route
@@ -27,6 +31,7 @@ from server.http.request_head import Head
 __all__ = ["ErrorPage", "Gateway"]
 
 _REGISTER = "/register"
+_UNTOLD = (b"ml-udf-audit", b"not kept yet")  # on a reply to what was changed, but is not in the audit log
 _CODES = {
     400: "bad_option",
     408: "bad_option",
@@ -57,6 +62,7 @@ class Gateway:
         max_body_bytes: int,
         max_upload_bytes: int,
         error_page: ErrorPage | None = None,
+        audit: Auditing | None = None,
     ) -> None:
         self._inner = inner
         self._access = access
@@ -66,6 +72,7 @@ class Gateway:
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
         self._error_page = error_page
+        self._audit = audit
 
     # ── connection.Application ──────────────────────────────────────────────────────────────────────
 
@@ -81,11 +88,14 @@ class Gateway:
             if head.length is not None and head.length > limit:
                 raise too_large(limit)
         except ServiceError as error:
-            return self._refused(error, head, path)
+            return self._refused(error, head, path, address)
         return Admitted(path, query, whole, limit, caller)
 
-    def _refused(self, error: ServiceError, head: Head, path: str) -> Refused:
+    def _refused(self, error: ServiceError, head: Head, path: str, address: str) -> Refused:
         status, body, headers = error_reply(error)
+        if isinstance(error, Unauthorized | Forbidden):
+            token = error.by if isinstance(error, Forbidden) else ""
+            self.refused(Caller(token, address, frozenset()), head.method, path, status)
         is_page = isinstance(error, Forbidden | UnknownFunction) and rule_of(head.method, path).is_page
         if self._error_page is not None and is_page and wants_page(head.headers):
             return Refused(status, *self._error_page(head.target, status, error.message))
@@ -122,7 +132,48 @@ class Gateway:
             return message
 
         with contextlib.suppress(ClientDisconnect):  # in the middle of its body; nobody is left to be told
-            await self._inner(scope, bounded, send)
+            if self._audit is None:
+                await self._inner(scope, bounded, send)
+            else:
+                await self._told(self._audit, scope, bounded, send)
+
+    def refused(self, caller: Caller, method: str, path: str, status: int) -> None:
+        """Tell the audit trail that somebody was turned away."""
+        if self._audit is not None:
+            route = match_of(method, path)[0] or "what is not there"
+            self._audit.fold(entry_of(time.time(), caller, f"{method} {route}"[:100], path, status))
+
+    async def _told(self, audit: Auditing, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; what it changes stands in the audit trail when its reply begins."""
+        caller, method, path = scope["ml_udf.caller"], scope["method"], scope["path"]
+        changing = action_of(method, path)
+        told: dict[str, Any] = {}
+        scope["ml_udf.audit"] = told  # the routes' own words
+
+        async def telling(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if changing is not None:
+                    action, what = changing
+                    entry = entry_of(time.time(), caller, action, told.pop("what", what), status, **told)
+                    if action in FOLDED or status in REFUSED:
+                        audit.fold(entry)
+                    elif not await audit.keep(entry):
+                        message["headers"] = [*message.get("headers", ()), _UNTOLD]
+                elif status in REFUSED:
+                    self.refused(caller, method, path, status)
+            await send(message)
+
+        if changing is not None and changing[0] not in FOLDED:
+            try:
+                await audit.ready()
+            except ServiceError as error:
+                status, body, headers = error_reply(error)
+                lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+                await send({"type": "http.response.start", "status": status, "headers": lines})
+                await send({"type": "http.response.body", "body": body})
+                return
+        await self._inner(scope, receive, telling)
 
     def _limit_bytes(self, path: str) -> int:
         """What a body may weigh."""

@@ -14,6 +14,7 @@ from server.errors import BodyTooLarge
 from server.http.body import ClientGone, content_type_of, json_object
 from server.http.disconnects import while_connected
 from server.http.replies import json_reply
+from server.routes.callers import tell
 from server.routes.roles import roles_of
 from server.services import SeenOf, ServicesOf, ViewOf
 from server.training.datasets.split import BY_SMALLEST_ROW
@@ -61,9 +62,11 @@ async def add_part(services: ServicesOf, view: ViewOf, upload: str, part: int, r
 
 
 @router.post("/uploads/{upload}/finish")
-async def finish_upload(services: ServicesOf, view: ViewOf, upload: str) -> Response:
+async def finish_upload(services: ServicesOf, view: ViewOf, upload: str, request: Request) -> Response:
     """That was all: take the snapshot."""
-    return json_reply(_described(view, await services.datasets.finish(upload, view)), 201)
+    snapshot = await services.datasets.finish(upload, view)
+    tell(request, snapshot.dataset)
+    return json_reply(_described(view, snapshot), 201)
 
 
 @router.delete("/uploads/{upload}")
@@ -104,9 +107,11 @@ async def _taken(
 ) -> Response:
     """The snapshot; its query ends where the client hangs up."""
     try:
-        return json_reply(_described(view, await while_connected(request.receive, taking)), status)
+        snapshot = await while_connected(request.receive, taking)
     except ClientGone:
         return Response(status_code=_GONE)
+    tell(request, snapshot.dataset)
+    return json_reply(_described(view, snapshot), status)
 
 
 def _share(view: View, roles: list[str] | None) -> str:

@@ -16,6 +16,7 @@ from server.catalog.functions import INPUT_NAMES, Form, Function
 from server.errors import BadOption, BodyTooLarge
 from server.http.body import ClientGone
 from server.http.replies import json_reply
+from server.routes.callers import tell
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.serving.feedback import Given
 
@@ -44,6 +45,7 @@ async def give_feedback(services: ServicesOf, view: ViewOf, seen: SeenOf, reques
         )
     except ClientGone:
         return Response(status_code=499)  # nobody reads it
+    tell(request, function.name, count=len(given.outcomes))
     return json_reply(
         {
             "function": function.name,

@@ -16,6 +16,7 @@ from server.catalog.functions import ModelVersion
 from server.errors import BadOption
 from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
+from server.routes.callers import tell
 from server.routes.classes import asks_for_classes, told_classes
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 
@@ -42,6 +43,7 @@ async def register(services: ServicesOf, view: ViewOf, request: Request) -> Resp
             )
     else:
         model = await services.publisher.register_directory(await _directory(request), view)
+    tell(request, model.key)
     return json_reply(_described(services, view, model, with_classes=asks_for_classes(request)))
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from server.errors import BadOption
 from server.http.body import json_object
 from server.http.replies import json_reply
-from server.routes.callers import CallerOf
+from server.routes.callers import CallerOf, tell
 from server.services import ServicesOf
 
 __all__ = ["router"]
@@ -27,6 +27,7 @@ async def list_tokens(services: ServicesOf) -> Response:
 async def make_token(services: ServicesOf, caller: CallerOf, request: Request) -> Response:
     """A new token, `{"name": N, "scopes": ["infer"]}`; its `secret` is in this reply alone."""
     told, secret = await services.tokens.create(await json_object(request), caller)
+    tell(request, told["name"])
     return json_reply({**told, "secret": secret}, 201, _SECRET)
 
 

@@ -16,7 +16,7 @@ from server.catalog.retraining import Retraining
 from server.errors import BadOption, ServiceError
 from server.http.body import json_object
 from server.http.replies import json_reply
-from server.routes.callers import CallerOf
+from server.routes.callers import CallerOf, tell
 from server.routes.roles import roles_of
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.training.jobs.described import described, trials_of
@@ -50,7 +50,9 @@ async def start_job(services: ServicesOf, view: ViewOf, request: Request) -> Res
     if "retrains" in form:
         raise BadOption("'retrains' is said by the server alone; POST /v1/functions/F/retrain asks for it")
     await services.datasets.newest(str(form.get("dataset")), view)
-    return json_reply(await _now(services, await services.training.start(form, view)), 201)
+    started = await services.training.start(form, view)
+    tell(request, f"{started.dataset} job {started.id}")
+    return json_reply(await _now(services, started), 201)
 
 
 @router.get("/v1/jobs/{job}")
@@ -154,6 +156,7 @@ async def deploy_job(services: ServicesOf, view: ViewOf, job: int, request: Requ
     deployed = await services.deployer.deploy(
         run, function, select=str(select), slo_ms=slo_ms, promote=str(promote), task=task, view=view
     )
+    tell(request, f"{function} job {job}")
     return json_reply(asdict(deployed) | {"subsets": _telling(deployed.subsets)})
 
 

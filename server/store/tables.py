@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 __all__ = [
+    "AuditRow",
     "Base",
     "DatasetRow",
     "DeploymentRow",
@@ -214,6 +215,24 @@ class ThingRow(Base):
     owner: Mapped[str] = mapped_column(String(100))
     visibility: Mapped[str] = mapped_column(String(20))
     shared_with: Mapped[list[str]]
+
+
+class AuditRow(Base):
+    """An act of somebody's, as `server.access.audit_entry` has it. The oldest go."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    at: Mapped[datetime]
+    token: Mapped[str] = mapped_column(String(200))
+    address: Mapped[str] = mapped_column(String(200))
+    user: Mapped[str] = mapped_column(String(200))
+    database: Mapped[str] = mapped_column(String(200))
+    action: Mapped[str] = mapped_column(String(200))
+    what: Mapped[str] = mapped_column(String(200))
+    outcome: Mapped[str] = mapped_column(String(10))
+    status: Mapped[int] = mapped_column(Integer)
+    count: Mapped[int] = mapped_column(BigInteger)
 
 
 class DatasetRow(Base):

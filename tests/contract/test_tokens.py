@@ -244,3 +244,29 @@ def test_a_person_at_a_terminal_gets_a_link_that_logs_in(site: Site) -> None:
         process.terminate()
         process.wait(60)
         os.close(master)
+
+
+def test_the_audit_trail_tells_who_did_what_and_who_was_refused(site: Site) -> None:
+    trainer = site.make("trainer", scopes=["train", "infer"])
+    body = {"models": ["text_hash"]}
+    assert site.ask("PUT", "/v1/functions/udf_audited", None, body).status_code == 200
+    assert site.ask("PUT", "/v1/functions/udf_audited", trainer, body).status_code == 403
+    for _ in range(20):
+        assert site.ask("GET", "/v1/functions", "mludf_of-nobody").status_code == 401
+    given = {"function": "udf_audited", "inputs": ["a"], "labels": ["b"]}
+    assert site.ask("POST", "/v1/feedback", trainer, given).status_code in (200, 400)
+    assert site.ask("DELETE", "/v1/functions/udf_audited").status_code == 200
+    found = site.ask("GET", "/v1/audit").json()["audit"]
+    told = {(each["token"], each["action"], each["what"], each["outcome"]) for each in found}
+    assert ("root", "deploy function", "udf_audited", "done") in told
+    assert ("root", "delete function", "udf_audited", "done") in told
+    assert ("root", "create token", "trainer", "done") in told
+    assert ("trainer", "PUT /v1/functions/{name}", "/v1/functions/udf_audited", "refused") in told
+    strangers = [each for each in found if each["token"] == "" and each["status"] == 401]
+    assert len([each for each in strangers if each["action"] == "GET /v1/functions"]) == 1
+    assert site.ask("GET", "/v1/audit", trainer).status_code == 403
+    of_one = site.ask("GET", "/v1/audit?token=trainer&outcome=refused").json()["audit"]
+    assert {each["token"] for each in of_one} == {"trainer"}
+    trail = (site.server.home / "audit" / "audit.jsonl").read_text()
+    assert "udf_audited" in trail
+    assert not any(secret in trail for secret in site.secrets)

@@ -57,6 +57,7 @@ def test_deployments_from_before_fits_have_none_and_are_served(database: Engine,
             "tokens",
             "history",
             "things",
+            "audit",
         )
         for table in tables:
             connection.execute(text(f"DROP TABLE {table}"))
@@ -90,6 +91,7 @@ def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(dat
         connection.execute(text("DROP TABLE tokens"))
         connection.execute(text("DROP TABLE history"))
         connection.execute(text("DROP TABLE things"))
+        connection.execute(text("DROP TABLE audit"))
         connection.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         connection.execute(text("DELETE FROM secrets WHERE name = 'sessions'"))
         connection.execute(text("DROP INDEX ix_feedback_function_number"))
