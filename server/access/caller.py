@@ -140,6 +140,11 @@ class Caller:
         """What tells callers apart who share something."""
         return f"{self.token}@{self.address}" if self.is_shared else self.token
 
+    @cached_property
+    def in_name_of(self) -> str:
+        """Whom the SQL side names: `ana of food`, a user and a database; "" for nobody."""
+        return f"{self.user} of {self.database}" if self.user and self.database else self.user
+
     def may(self, scope: Scope) -> bool:
         """Whether their token has this scope, or one that implies it."""
         return scope in self.scopes

@@ -72,6 +72,7 @@ class CallerLine:
     """Rows that were answered since the server started, by who asked."""
 
     caller: str
+    in_name_of: str  # the user and database that a caller names
     rows: int
     share: float
 
@@ -228,8 +229,8 @@ def callers_of(stats: FunctionStats, *, only: str | None = None) -> tuple[Caller
     """The busiest first. only: who may see nobody else."""
     total = sum(stats.callers.values()) or 1
     return tuple(
-        CallerLine(_named(caller), rows, rows / total)
-        for caller, rows in stats.callers.most_common()
+        CallerLine(_named(caller), in_name_of, rows, rows / total)
+        for (caller, in_name_of), rows in stats.callers.most_common()
         if only is None or caller == only
     )
 

@@ -84,13 +84,15 @@ class FunctionStats:
     batch_rows: Histogram = field(default_factory=lambda: Histogram(BATCH_ROWS))
     answer_members: Histogram = field(default_factory=lambda: Histogram(ANSWER_MEMBERS))
     by_size: dict[int, BatchSizeStats] = field(default_factory=dict)
-    callers: Counter[str] = field(default_factory=Counter)  # answered rows, by who asked
+    # Answered rows, by who asked, and in which database user's name.
+    callers: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def asked_by(self, caller: str, rows: int) -> None:
+    def asked_by(self, caller: str, in_name_of: str, rows: int) -> None:
         """Rows of a caller were answered."""
-        if caller not in self.callers and len(self.callers) >= _MOST_CALLERS:
-            caller = OTHERS
-        self.callers[caller] += rows
+        who = caller, in_name_of
+        if who not in self.callers and len(self.callers) >= _MOST_CALLERS:
+            who = OTHERS, ""
+        self.callers[who] += rows
 
     def batch_done(self, rows: int, decode_s: float, forward_s: float, combine_s: float) -> None:
         """A batch came back."""

@@ -43,7 +43,16 @@ async def classify(
     began_s = time.monotonic()
     caller = view.caller
     row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
-    call = Call(chosen, "image", [image], len(image), _OUTPUTS, row_class=row_class, caller=caller.key)
+    call = Call(
+        chosen,
+        "image",
+        [image],
+        len(image),
+        _OUTPUTS,
+        row_class=row_class,
+        caller=caller.key,
+        in_name_of=caller.in_name_of,
+    )
     try:
         reply = await services.calls.ask(call, request.receive, began_s)
     except ClientGone:

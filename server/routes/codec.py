@@ -103,6 +103,7 @@ class Codec:
                 outputs,
                 row_class=row_class,
                 caller=caller.key,
+                in_name_of=caller.in_name_of,
                 with_members=with_members,
                 media_roots=folders_of(caller.grants.media_roots),
             )
@@ -125,6 +126,7 @@ class Codec:
             members=members,
             min_accuracy=limits.min_accuracy,
             caller=caller.key,
+            in_name_of=caller.in_name_of,
             context=self.context(function.name, parameters.get("ml_udf_context")),
             with_members=with_members,
             media_roots=folders_of(caller.grants.media_roots),

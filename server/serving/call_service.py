@@ -102,7 +102,7 @@ class CallService:
         stats.answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s
         )
-        stats.asked_by(call.caller, len(call.rows))
+        stats.asked_by(call.caller, call.in_name_of, len(call.rows))
         for first, end, members in reply.answered_by:
             if members:
                 stats.answer_members.add(members.count(",") + 1, end - first)

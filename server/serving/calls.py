@@ -43,6 +43,7 @@ class Call:
     members: tuple[str, ...] | None = None  # model keys; None = all of the function's
     min_accuracy: float | None = None  # that plans which its rows follow are expected to have
     caller: str = ""  # who shares the queue with others
+    in_name_of: str = ""  # the database's user that the caller names
     context: str = ""
     with_members: bool = False
     is_traffic: bool = True

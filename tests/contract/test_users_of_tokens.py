@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ml_udf.client import Client
@@ -65,6 +67,17 @@ def as_user(
 @pytest.mark.parametrize("user", ["shop_ana", "shop_bob"])
 def test_those_whom_the_token_is_for_are_answered(as_user: Callable[[str], Engine], user: str) -> None:
     assert as_user(user).query("SELECT udf_text('x')") == [(label_of("x"),)]
+
+
+def test_an_operator_sees_who_asked_in_whose_name(
+    as_user: Callable[[str], Engine], guarded: InferenceServer
+) -> None:
+    engine = as_user("shop_eve")
+    engine.query("SELECT udf_text('y')")
+    said = "shop_eve" if engine.name == "duckdb" else "shop_eve of contract"
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    page = httpx.get(f"{guarded.url}/functions/udf_text", headers=headers, timeout=60).text
+    assert re.search(rf'<th scope="row">shop</th><td>{said}</td><td class="n">\d', page), page
 
 
 def test_another_is_refused_and_named(as_user: Callable[[str], Engine], secret: str) -> None:

@@ -79,10 +79,10 @@ def test_batches_are_held_against_what_was_predicted() -> None:
 def test_callers_are_counted_up_to_a_bound_and_only_ones_own_where_others_are_not_to_be_seen() -> None:
     stats = FunctionStats()
     for number in range(200):
-        stats.asked_by(f"token{number}", 1)
-    stats.asked_by("token7", 99)
+        stats.asked_by(f"token{number}", "", 1)
+    stats.asked_by("token7", "", 99)
     assert len(stats.callers) == 101
-    assert stats.callers[OTHERS] == 100
+    assert stats.callers[OTHERS, ""] == 100
     lines = callers_of(stats)
     assert (lines[0].caller, lines[0].rows) == ("token7", 100)
     assert [line.caller for line in callers_of(stats, only="token7")] == ["token7"]
@@ -91,7 +91,7 @@ def test_callers_are_counted_up_to_a_bound_and_only_ones_own_where_others_are_no
 
 def test_who_has_no_token_is_called_by_the_address() -> None:
     stats = FunctionStats()
-    stats.asked_by("@127.0.0.1", 1)
+    stats.asked_by("@127.0.0.1", "", 1)
     assert callers_of(stats)[0].caller == "without a token, from 127.0.0.1"
 
 
