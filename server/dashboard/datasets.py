@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -12,7 +14,7 @@ from starlette.responses import RedirectResponse
 
 from server.access.view import common_folders
 from server.catalog.functions import Function
-from server.catalog.jobs import Snapshot
+from server.catalog.jobs import Look, Snapshot
 from server.dashboard.live_reply import live_reply
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
@@ -39,7 +41,7 @@ async def show_dataset(page: PageOf, name: str) -> Response:
     datasets = page.services.datasets
     contents = await page.dashboard.contents.of(datasets, snapshot)
     snapshots, looks = await datasets.snapshots(name), await datasets.looks(name)
-    view = dataset_view(snapshot, contents, snapshots, looks, page.functions())
+    view = dataset_view(snapshot, contents, snapshots, _seen_looks(page, looks), page.functions())
     return await page.reply("dataset.html", view=view)
 
 
@@ -128,6 +130,17 @@ async def _seen(page: Page, name: str, snapshot: str | None = None) -> Snapshot:
     """A dataset's snapshot, the newest unless one is named. Raises `UnknownFunction`."""
     newest = await page.dataset(name)
     return newest if snapshot is None else await page.services.datasets.snapshot(name, snapshot)
+
+
+def _seen_looks(page: Page, looks: Sequence[Look]) -> list[Look]:
+    """Without the names of functions that the caller does not see."""
+    seen = page.seen
+    return [
+        look
+        if look.function is None or seen.sees(look.function)
+        else replace(look, function=None, version=None)
+        for look in looks
+    ]
 
 
 def _function(page: Page, name: str) -> Function:
