@@ -9,12 +9,15 @@ follows the plan within each batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from server.ensemble.cascade import PlanOnWorker
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
+from server.scheduling.policy import RowClass
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.terms import FunctionSpec
+from server.scheduling.turns import Turns
 
 __all__ = ["CascadeLane", "LaneOfPlan", "PlannedLane"]
 
@@ -23,9 +26,15 @@ class LaneOfPlan(Lane):
     """`pooled`: the lane of all members, which knows the plan."""
 
     def __init__(
-        self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: GuardedPolicy, pooled: PooledLane
+        self,
+        now_s: float,
+        key: LaneKey,
+        spec: FunctionSpec,
+        policy: GuardedPolicy,
+        pooled: PooledLane,
+        turns: Mapping[RowClass, Turns] | None = None,
     ) -> None:
-        super().__init__(now_s, key, spec, policy)
+        super().__init__(now_s, key, spec, policy, turns)
         self.pooled = pooled
 
 

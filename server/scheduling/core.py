@@ -23,16 +23,24 @@ from server.ensemble.selection import Ensemble, SelectionPolicy, State
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
 from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
-from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
+from server.scheduling.filling import (
+    FillerLimits,
+    Filling,
+    fill_rows,
+    filler_batch_rows,
+    filler_limits,
+    is_starving,
+)
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
-from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
+from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowClass, RowRun, Wait
 from server.scheduling.pool import Offer
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.queues import Queues
 from server.scheduling.routing import backlog_s, runner_for, worker_for
 from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
+from server.scheduling.tenancy import joining, light_batch_s, limits_for_light, rows_for_head, rows_for_light
 from server.scheduling.terms import (
     MOST_DUES,
     Action,
@@ -180,6 +188,7 @@ class Scheduler:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
         lane = self._lane_for(now_s, submission)
         lanes = self._queues.of(submission.function)
+        self._came(now_s, lane, submission)
         if submission.row_class == "interactive":
             lane.rhythm.came(now_s)  # also if refused: that they keep coming is why fillers must make room
             if self._queues.pooled:
@@ -220,7 +229,7 @@ class Scheduler:
         if filler is not None:
             return filler
         if survey.candidates:
-            return self._run(now_s, self._arbitrate(now_s, survey.candidates))
+            return self._run(now_s, self._arbitrate(now_s, self._in_turn(now_s, survey.candidates)))
         return Idle(survey.wake_s)
 
     def finished(
@@ -320,6 +329,20 @@ class Scheduler:
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""
         return self._queues.depth()
+
+    def _came(self, now_s: float, lane: Lane, submission: Submission) -> None:
+        """Rows of a tenant came, or would have."""
+        row_class, tenant = submission.row_class, submission.tenant
+        turns = self._queues.turns[row_class]
+        alone = None if turns.is_shared else turns.first
+        turns.came(now_s, tenant, submission.weight)
+        if not turns.is_shared:
+            if row_class == "bulk":
+                lane.bulk_rhythm.came(now_s)
+            return
+        if alone is not None:
+            self._queues.tell_apart(row_class, alone)
+        lane.streams.came(now_s, row_class, tenant, submission.rows)
 
     def _hear(self, now_s: float) -> bool:
         """Take what the pools have decided of rows: whether anything was. What is to be said of it waits."""
@@ -439,13 +462,18 @@ class Scheduler:
                 survey.fillers.append((lane, worker))
             if not lane.interactive.rows:
                 continue
-            full = lane.interactive.rows >= lane.spec.max_batch
-            early_s = self._too_early_s(now_s, worker, full, self._lead_s)
+            full, lead_s, most = lane.interactive.rows >= lane.spec.max_batch, self._lead_s, None
+            if self._queues.is_shared and lane.is_crowded(now_s, worker):
+                light_s = self._light_batch_s(now_s, worker, "interactive")
+                if light_s < math.inf:
+                    most = rows_for_light(lane, worker, light_s)
+                    full, lead_s = False, 0.0
+            early_s = self._too_early_s(now_s, worker, full, lead_s)
             if early_s > now_s:
                 survey.wake_s = min(survey.wake_s, early_s)
                 survey.awaited.update(each.name for each, _ in worker.running(()))
                 continue
-            decision = lane.decide(now_s, worker, self._epoch)
+            decision = lane.decide(now_s, worker, self._epoch, most)
             if isinstance(decision, Refuse) and lane.is_silent(now_s) and worker.is_idle:
                 decision = lane.probe()
             if isinstance(decision, Refuse):
@@ -464,6 +492,8 @@ class Scheduler:
     def _filler(self, now_s: float, survey: _Survey) -> RunBatch | None:
         """A batch of fillers alone, if it is their turn."""
         starving = [pair for pair in survey.fillers if is_starving(self._filling, now_s, *pair)]
+        if starving and self._queues.is_shared:
+            starving = [pair for pair in starving if not self._is_another_first(pair[0])]
         fillers = starving or [
             pair
             for pair in survey.fillers
@@ -474,23 +504,78 @@ class Scheduler:
         # A batch that is not full waits for those that are: its rows come from them.
         lane, worker = min(
             fillers,
-            key=lambda pair: (isinstance(pair[0], CascadeLane) and pair[0].is_partial, pair[0].served_s),
+            key=lambda pair: (
+                isinstance(pair[0], CascadeLane) and pair[0].is_partial,
+                self._filler_turn_s(pair[0]),
+                pair[0].served_s,
+            ),
         )
-        limits = filler_limits(self._filling, now_s, self._queues.all(), worker)
+        limits = self._filler_limits(now_s, worker)
+        light_s = math.inf
+        if self._queues.is_shared:
+            light_s = self._light_batch_s(now_s, worker, "bulk")
+            limits = limits_for_light(light_s, limits)
         # Those that starve do not wait for the worker to be free: interactive rows would always be sooner.
         full = bool(starving) or (not limits.is_limited and lane.filler_rows >= lane.spec.max_batch)
-        early_s = self._too_early_s(now_s, worker, full, lead_s=0.0 if limits.is_limited else self._lead_s)
+        lead_s = 0.0 if limits.is_limited else self._lead_s
+        if starving and limits.is_limited and self._queues.is_shared and lane.is_crowded(now_s, worker):
+            full, lead_s = False, self._lead_s  # those that they would wait for are held back too
+        early_s = self._too_early_s(now_s, worker, full, lead_s)
         if early_s > now_s:
             survey.wake_s = min(survey.wake_s, early_s)
             return None
         spare_s = math.inf if starving else survey.spare_until_s - now_s
         rows = filler_batch_rows(self._filling, lane, worker, limits.alone_s, spare_s)
-        if lane.takes_s(rows, worker) > spare_s:
+        if light_s < math.inf:
+            rows = rows_for_head(now_s, lane, worker, rows)
+        takes_s = lane.takes_s(rows, worker)
+        if takes_s > spare_s:
             return None
-        return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())
+        return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows, takes_s / rows), 0, ())
+
+    def _light_batch_s(self, now_s: float, runner: Runner, row_class: RowClass) -> float:
+        tenants = len(self._queues.turns[row_class])
+        if tenants < 2:
+            return math.inf
+        return light_batch_s(now_s, self._queues.all(), runner, row_class, tenants)
+
+    def _filler_limits(self, now_s: float, runner: Runner) -> FillerLimits:
+        """How long batches with fillers may be, for interactive rows."""
+        limits = filler_limits(self._filling, now_s, self._queues.all(), runner)
+        if not self._queues.is_shared:
+            return limits
+        return limits_for_light(self._light_batch_s(now_s, runner, "interactive"), limits)
+
+    def _is_another_first(self, lane: Lane) -> bool:
+        """Whether interactive rows wait of a tenant who has had less than that of the lane's late rows."""
+        if lane.bulk.rows:
+            return False
+        lanes = self._queues.lanes
+        return any(one.interactive.begins_s < lane.aside.begins_s for one in lanes if one.interactive.rows)
+
+    def _filler_turn_s(self, lane: Lane) -> float:
+        """Where the tenant begins whose turn it is among its fillers; the same for all if there is one."""
+        if not self._queues.is_shared:
+            return 0.0
+        return lane.fillers.begins_s
+
+    def _in_turn(self, now_s: float, candidates: list[ReadyBatch]) -> Sequence[ReadyBatch]:
+        """Of several tenants' batches, where more is asked than can be done, those of who has had least."""
+        if len(candidates) == 1 or not self._queues.is_shared:
+            return candidates
+        top = max(one.priority for one in candidates)
+        rivals = [one for one in candidates if one.priority == top]
+        if not any(one.lane.is_crowded(now_s, one.worker) for one in rivals):
+            return candidates
+        begins_s = [self._begins_s(one) for one in rivals]
+        least_s = min(begins_s)
+        return [one for one, begin_s in zip(rivals, begins_s, strict=True) if begin_s <= least_s]
+
+    def _begins_s(self, candidate: ReadyBatch) -> float:
+        return candidate.lane.interactive.begins_s
 
     def _candidate(self, lane: Lane, worker: Runner, decision: Dispatch) -> ReadyBatch:
-        head = lane.interactive.after(decision.skip)
+        head = lane.after(decision.skip)
         takes_s = decision.expected_s
         if takes_s is None:
             takes_s = lane.takes_s(decision.rows, worker, decision.members)
@@ -512,19 +597,40 @@ class Scheduler:
             return self._send_offer(now_s, chosen, chosen.offer)
         runs = lane.take(decision.rows, decision.skip)
         lane.policy.carried_out()
+        rows = decision.rows
+        if self._queues.is_shared and lane.interactive.rows and rows < lane.spec.max_batch:
+            joined = self._joined(now_s, lane, worker, runs)
+            rows += sum(run.rows for run in joined)
+            runs += joined
         if lane.filler_rows and not any(other.interactive.rows for other in self._queues.lanes):
             start_s = worker.free_at_s(now_s)
-            limits = filler_limits(self._filling, now_s, self._queues.all(), worker)
+            limits = self._filler_limits(now_s, worker)
             oldest_s = min(run.arrived_s for run in runs)
             limit_s = min(
                 limits.filled_s,
                 oldest_s + limits.latency_s - start_s,
                 min(run.due_s for run in runs) - start_s,
             )
-            fill = fill_rows(lane, worker, decision.rows, limit_s, decision.members)
+            fill = fill_rows(lane, worker, rows, limit_s, decision.members)
             if fill:
-                runs += lane.take_fillers(now_s, fill)
-        return self._send(now_s, lane, worker, runs, decision.rows, decision.members)
+                row_s = lane.takes_s(rows + fill, worker, decision.members) / (rows + fill)
+                runs += lane.take_fillers(now_s, fill, row_s)
+        return self._send(now_s, lane, worker, runs, rows, decision.members)
+
+    def _joined(self, now_s: float, lane: Lane, worker: Runner, runs: Sequence[RowRun]) -> list[RowRun]:
+        """Interactive rows of other tenants that leave with a batch of one."""
+        if any(run.tenant != runs[0].tenant for run in runs):
+            return []  # everybody's rows were there to choose from
+        most = lane.spec.max_batch
+        light_s = math.inf
+        if lane.is_crowded(now_s, worker):
+            light_s = self._light_batch_s(now_s, worker, "interactive")
+        return lane.interactive.take_in_turn(
+            most - sum(run.rows for run in runs),
+            lane.takes_s(most, worker) / most,
+            without=runs[0].tenant,
+            joins=joining(now_s, lane, worker, runs, light_s),
+        )
 
     def _send(
         self,
@@ -569,9 +675,25 @@ class Scheduler:
                 RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices, plan=plan)
             )
         lane.sent(now_s, cut, worker, members)
+        self._charge(runs, sum(each_s))
         self._queues.settle(lane, runs)
         first, *others = batches
         return replace(first, beside=tuple(others)) if others else first
+
+    def _charge(self, runs: Sequence[RowRun], seconds: float) -> None:
+        """Charge a batch to the tenants whose rows it holds."""
+        if not self._queues.is_shared:
+            first = runs[0]
+            self._queues.turns[first.row_class].charge({first.tenant: 1}, seconds)
+            return
+        rows: dict[RowClass, dict[str, int]] = {}
+        for run in runs:
+            theirs = rows.setdefault(run.row_class, {})
+            theirs[run.tenant] = theirs.get(run.tenant, 0) + run.rows
+        total = sum(run.rows for run in runs)
+        for row_class, theirs in rows.items():
+            count = sum(theirs.values())
+            self._queues.turns[row_class].charge(theirs, seconds * count / total)
 
     def _lane_for(self, now_s: float, submission: Submission) -> Lane:
         """Where rows wait; bulk ones of a function with plans for the first member that they are asked of."""
@@ -654,6 +776,8 @@ class Scheduler:
                 refused.append(run)
             else:
                 lane.put_aside(now_s, run)
+        if self._queues.is_shared:
+            lane.lost(now_s)
         self._queues.settle(lane, refused)
         if not refused:
             return None

@@ -2,13 +2,13 @@
 
 Three queues: `interactive` rows, which the policy sees and cuts into batches; `aside`, interactive rows
 whose goal is lost though their deadline is not; `bulk` rows. The last two are fillers: they run in what the
-first leaves (filling.py). Knows nothing of other lanes.
+first leaves (filling.py). In each the tenants take turns (tenant_queue.py). Knows nothing of other lanes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from server.scheduling.latency_model import LatencyModel
@@ -20,13 +20,15 @@ from server.scheduling.policy import (
     Dispatch,
     FunctionView,
     MemberView,
+    RowClass,
     RowRun,
     Wait,
 )
 from server.scheduling.rhythm import Rhythm
-from server.scheduling.row_queue import RowQueue
 from server.scheduling.sharing import Pace
+from server.scheduling.streams import Streams
 from server.scheduling.team import Runner, Team
+from server.scheduling.tenant_queue import TenantQueue
 from server.scheduling.terms import (
     BatchTimes,
     FunctionSpec,
@@ -37,11 +39,14 @@ from server.scheduling.terms import (
     Submission,
     WorkerView,
 )
+from server.scheduling.turns import Turns
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Lane", "LaneKey", "run_of"]
 
 _ROW_GAIN = 0.2  # of what a batch's rows took
+_CROWDED = 0.5  # of a goal; short batches do about 0.6 of what full ones do
+_CROWDED_S = 30.0
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
 # Function, members, bucket; and, of rows that may be asked of others after these, "cascade", or that need not
 # be asked of all, "planned".
@@ -51,12 +56,29 @@ LaneKey = tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], str, st
 class Lane:
     """Rows that may share a batch, and the policy that cuts them into batches."""
 
-    def __init__(self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: GuardedPolicy) -> None:
+    def __init__(
+        self,
+        now_s: float,
+        key: LaneKey,
+        spec: FunctionSpec,
+        policy: GuardedPolicy,
+        turns: Mapping[RowClass, Turns] | None = None,
+    ) -> None:
+        """turns: of tenants, by class, with whom other lanes share the workers."""
+        turns = turns or {"interactive": Turns(), "bulk": Turns()}
         self.key = key
-        self.interactive, self.aside, self.bulk = self.queues = (RowQueue(), RowQueue(), RowQueue())
+        self.interactive, self.aside, self.bulk = self.queues = (
+            TenantQueue(turns["interactive"]),
+            TenantQueue(turns["interactive"]),
+            TenantQueue(turns["bulk"]),
+        )
+        self.streams = Streams()  # while there is more than one tenant
+        self._crowded_until_s = -math.inf
+        self._is_of_all = False  # whether the last decision was about the rows of all tenants
         self.served_s = now_s  # when it last got a worker, or came to be
         self.filler_served_s = now_s  # when its fillers last did, or began to wait
         self.rhythm = Rhythm()  # of its interactive rows
+        self.bulk_rhythm = Rhythm()
         self.pace = Pace()  # of the same, where pools have to know what others need
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
@@ -87,6 +109,11 @@ class Lane:
         return self.aside.rows + self.bulk.rows
 
     @property
+    def fillers(self) -> TenantQueue:
+        """Of the rows that wait for what interactive rows leave, those that go first."""
+        return self.bulk if self.bulk.rows else self.aside
+
+    @property
     def nbytes(self) -> float:
         """Bytes waiting."""
         return self.interactive.nbytes + self.aside.nbytes + self.bulk.nbytes
@@ -101,7 +128,7 @@ class Lane:
 
     def _times_s(self, most: int, time_of: Callable[[RowRun], float]) -> tuple[float, ...]:
         found: list[float] = []
-        for run in self.interactive.runs:
+        for run in self.interactive.by_goal():
             found += [time_of(run)] * min(run.rows, most - len(found))
             if len(found) == most:
                 break
@@ -110,6 +137,25 @@ class Lane:
     def is_silent(self, now_s: float) -> bool:
         """Whether nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says."""
         return now_s - self.served_s > SILENCE_S
+
+    def is_crowded(self, now_s: float, runner: Runner) -> bool:
+        """Whether more interactive rows wait than a batch takes, and batches there had better be short.
+
+        They had not where long ones answer all in time, and short ones perhaps not. Where rows were lost with
+        long ones they are short for half a minute; then long ones are tried again.
+        """
+        if now_s < self._crowded_until_s:
+            return True
+        most, rows = self.spec.max_batch, self.interactive.rows
+        if rows <= most:
+            return False
+        goals = rows * self.takes_s(most, runner) / (most * self.spec.slo_s)
+        return goals < _CROWDED or goals > 1
+
+    def lost(self, now_s: float) -> None:
+        """Interactive rows could not be answered in time."""
+        if now_s >= self._crowded_until_s:
+            self._crowded_until_s = now_s + _CROWDED_S
 
     def holds(self, request_id: int) -> bool:
         """Whether rows of the request wait here."""
@@ -136,17 +182,26 @@ class Lane:
         """Queue bulk rows that have waited elsewhere before."""
         self._add_filler(now_s, self.bulk, run)
 
-    def take(self, rows: int, skip: int = 0) -> list[RowRun]:
-        """Take interactive rows."""
-        self._waiting = None
-        return self.interactive.take(rows, skip)
+    def after(self, skip: int) -> RowRun:
+        """The interactive run after so many rows that the last decision was about."""
+        return self.interactive.after(skip, of_all=self._is_of_all)
 
-    def take_fillers(self, now_s: float, rows: int) -> list[RowRun]:
-        """Take up to `rows` fillers; where both wait, half of them late interactive rows and half bulk."""
+    def take(self, rows: int, skip: int = 0) -> list[RowRun]:
+        """Take interactive rows that the last decision was about."""
+        self._waiting = None
+        return self.interactive.take(rows, skip, of_all=self._is_of_all)
+
+    def take_fillers(self, now_s: float, rows: int, row_s: float = 0.0) -> list[RowRun]:
+        """Take up to `rows` fillers; where both wait, half of them late interactive rows and half bulk.
+
+        row_s: what a row takes, by which tenants are due so many.
+        """
         late = min(self.aside.rows, max(rows - rows // 2, rows - self.bulk.rows))
         more = min(rows - late, self.bulk.rows)
         self.filler_served_s = now_s
-        return (self.aside.take(late) if late else []) + (self.bulk.take(more) if more else [])
+        return (self.aside.take_in_turn(late, row_s) if late else []) + (
+            self.bulk.take_in_turn(more, row_s) if more else []
+        )
 
     def remove(self, request_id: int) -> list[RowRun]:
         """Take out a request's rows."""
@@ -230,13 +285,24 @@ class Lane:
             math.inf if member.swap_s is None else member.swap_s(device) for member in self._missing(worker)
         )
 
-    def decide(self, now_s: float, worker: Runner, epoch: int) -> Decision:
-        """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`)."""
+    def decide(self, now_s: float, worker: Runner, epoch: int, most: int | None = None) -> Decision:
+        """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`).
+
+        It is asked about the rows of the tenant whose turn it is, unless there is room for everybody's, or it
+        would wait for more. most: rows of a batch, where that is fewer than the function's.
+        """
         if self._waiting is not None:
             name, since, wait = self._waiting
             if name == worker.name and since == epoch and now_s < wait.until_s:
                 return wait
-        decision = self.policy.decide(self._view(now_s, worker))
+        queue = self.interactive
+        self._is_of_all = not queue.is_shared or (
+            queue.rows <= self.spec.max_batch and not self.is_crowded(now_s, worker)
+        )
+        decision = self.policy.decide(self._view(now_s, worker, most))
+        if isinstance(decision, Wait) and not self._is_of_all:
+            self._is_of_all = True
+            decision = self.policy.decide(self._view(now_s, worker, most))
         if isinstance(decision, Wait) and decision.until_s < now_s + SHORTEST_WAIT_S:
             decision = Wait(now_s + SHORTEST_WAIT_S)
         self._waiting = (worker.name, epoch, decision) if isinstance(decision, Wait) else None
@@ -244,7 +310,7 @@ class Lane:
 
     def probe(self) -> Dispatch:
         """The head of the queue as a batch, to learn what it takes."""
-        rows = min(self.interactive.runs[0].rows, self.spec.max_batch)
+        rows = min(self.after(0).rows, self.spec.max_batch)
         return Dispatch(self.names, rows)
 
     def teach(
@@ -310,7 +376,7 @@ class Lane:
             known = self._lacks[worker.name] = (worker.view, missing)
         return known[1]
 
-    def _add_filler(self, now_s: float, queue: RowQueue, run: RowRun) -> None:
+    def _add_filler(self, now_s: float, queue: TenantQueue, run: RowRun) -> None:
         if not self.filler_rows:
             self.filler_served_s = now_s
         queue.add(run)
@@ -323,7 +389,13 @@ class Lane:
             saved = self._saved[device, names] = LatencyModel(guess, measured=False)
         saved.observe(rows, max(saved_s, rows * _LEAST_SAVED_S))
 
-    def _view(self, now_s: float, runner: Runner) -> FunctionView:
+    def _view(self, now_s: float, runner: Runner, most: int | None) -> FunctionView:
+        queue, max_batch, sizes = self.interactive, self.spec.max_batch, self.spec.batch_sizes
+        if most is not None and most < max_batch:
+            max_batch, sizes = most, (*(size for size in sizes if size < most), most)
+        runs, rows = queue.runs, queue.rows_in_turn
+        if self._is_of_all and queue.is_shared:
+            runs, rows = list(queue.by_goal()), queue.rows
         together: Callable[[int], float] | None = None
         if isinstance(runner, WorkerState):
             pairs = zip(self.members, self.latencies(runner.view.device), strict=True)
@@ -335,10 +407,10 @@ class Lane:
         return FunctionView(
             now_s=now_s,
             slo_s=self.spec.slo_s,
-            max_batch=self.spec.max_batch,
-            batch_sizes=self.spec.batch_sizes,
-            queue=self.interactive.runs,
-            queued_rows=self.interactive.rows,
+            max_batch=max_batch,
+            batch_sizes=sizes,
+            queue=runs,
+            queued_rows=rows,
             members=members,
             together_s=together,
         )
@@ -383,6 +455,7 @@ def run_of(now_s: float, submission: Submission, due_s: float) -> RowRun:
         offset=submission.offset,
         row_bytes=submission.nbytes / submission.rows,
         min_accuracy=submission.min_accuracy,
+        tenant=submission.tenant,
     )
 
 

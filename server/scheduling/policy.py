@@ -58,6 +58,7 @@ class RowRun:
     row_bytes: float = 0.0
     min_accuracy: float | None = None  # that is asked for, by who selects members row by row
     answered: int = 0  # bit mask of the members that have, where they are asked one after the other
+    tenant: str = ""  # whose they are, among those who share the workers
 
     def part(self, offset: int, rows: int) -> RowRun:
         """Rows [offset, offset + rows) of the request, which are among these."""
@@ -73,6 +74,7 @@ class RowRun:
             self.row_bytes,
             self.min_accuracy,
             self.answered,
+            self.tenant,
         )
 
 

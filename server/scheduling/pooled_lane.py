@@ -9,7 +9,7 @@ time at most. Knows nothing of other lanes, nor of how plans are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from server.ensemble.cascade import Cascade, PlanOnWorker, cascade_of, plan_on_worker
 from server.ensemble.evidence import members_of
@@ -17,10 +17,11 @@ from server.ensemble.one_by_one import may_ask_all
 from server.ensemble.selection import GOLDEN, Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey, run_of
 from server.scheduling.policies.guarded import GuardedPolicy
-from server.scheduling.policy import RowRun
+from server.scheduling.policy import RowClass, RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, Offer, RunOn
 from server.scheduling.sharing import Pace
 from server.scheduling.terms import BatchTimes, FunctionSpec, Slice, Submission
+from server.scheduling.turns import Turns
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["PooledLane"]
@@ -34,8 +35,15 @@ _FADE_S = 1.0  # by which their pace is known
 class PooledLane(Lane):
     """Of all members of a function. It is an ordinary lane until it is told what to `follow`."""
 
-    def __init__(self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: GuardedPolicy) -> None:
-        super().__init__(now_s, key, spec, policy)
+    def __init__(
+        self,
+        now_s: float,
+        key: LaneKey,
+        spec: FunctionSpec,
+        policy: GuardedPolicy,
+        turns: Mapping[RowClass, Turns] | None = None,
+    ) -> None:
+        super().__init__(now_s, key, spec, policy, turns)
         self.pool: MemberPool | None = None
         self.cascade: Cascade | None = None  # of bulk rows: the last one
         self.planned: PlanOnWorker | None = None  # of bulk rows, where a worker holds all members

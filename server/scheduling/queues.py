@@ -15,9 +15,10 @@ from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
-from server.scheduling.policy import RowRun
+from server.scheduling.policy import RowClass, RowRun
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.terms import FunctionSpec, Slice, Submission
+from server.scheduling.turns import Turns
 
 __all__ = ["Queues"]
 
@@ -30,10 +31,11 @@ _OfPlan = TypeVar("_OfPlan", bound=LaneOfPlan)
 class Queues:
     """Lanes by function. `lanes` are those with rows, in the order in which they came to have some.
 
-    pooled: those whose rows wait in a pool.
+    pooled: those whose rows wait in a pool. turns: of the tenants, by class.
     """
 
     def __init__(self) -> None:
+        self.turns: dict[RowClass, Turns] = {"interactive": Turns(), "bulk": Turns()}
         self.pooled: dict[LaneKey, PooledLane] = {}
         self._specs: dict[str, FunctionSpec] = {}
         self._lanes: dict[str, dict[LaneKey, Lane]] = {}
@@ -47,6 +49,17 @@ class Queues:
     def lanes(self) -> Collection[Lane]:
         """The lanes in which rows wait."""
         return self._with_rows.values()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether more than one tenant was here of late, of one class."""
+        return any(turns.is_shared for turns in self.turns.values())
+
+    def tell_apart(self, row_class: RowClass, tenant: str) -> None:
+        """Another tenant has come: what is known of the rows that came until now is of that one."""
+        for lane in self.all():
+            rhythm = lane.rhythm if row_class == "interactive" else lane.bulk_rhythm
+            lane.streams.adopt(row_class, tenant, rhythm)
 
     @property
     def next_deadline_s(self) -> float:
@@ -108,7 +121,7 @@ class Queues:
             if missing:
                 raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
             make = PooledLane if spec.pooled and len(members) == len(spec.members) else Lane
-            lane = lanes[key] = make(now_s, key, spec, GuardedPolicy(spec, self._put_aside))
+            lane = lanes[key] = make(now_s, key, spec, GuardedPolicy(spec, self._put_aside), self.turns)
         return lane
 
     def cascade_lane(self, now_s: float, pooled: PooledLane, member: str) -> CascadeLane | None:
@@ -127,7 +140,9 @@ class Queues:
         lanes, spec = self._lanes[key[0]], self._specs[key[0]]
         lane = lanes.get(key)
         if lane is None:
-            lane = lanes[key] = kind(now_s, key, spec, GuardedPolicy(spec, self._put_aside), pooled)
+            lane = lanes[key] = kind(
+                now_s, key, spec, GuardedPolicy(spec, self._put_aside), pooled, self.turns
+            )
         assert isinstance(lane, kind), "of that key there is no other"
         return lane
 

@@ -38,6 +38,11 @@ class Rhythm:
         self._gaps_s.append(gap_s)
         self._until_s = now_s + min(_LONGEST_GAP_S, _LONGEST_PAUSE * max(self._gaps_s))
 
+    def follow(self, other: Rhythm) -> None:
+        """Go on as another one was."""
+        self.came_s, self._until_s = other.came_s, other._until_s
+        self._gaps_s.extend(other._gaps_s)
+
     def keeps_on(self, now_s: float) -> bool:
         """Whether more rows are to be expected soon. A first one alone says nothing."""
         return now_s <= self._until_s

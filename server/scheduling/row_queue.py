@@ -35,6 +35,11 @@ class RowQueue:
         """The live queue, to read and not to keep."""
         return self._runs
 
+    @property
+    def requests(self) -> Iterable[int]:
+        """Whose rows wait."""
+        return self._by_request
+
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._by_request
 

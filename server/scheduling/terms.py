@@ -107,6 +107,8 @@ class Submission:
     offset: int = 0
     # Where plans are followed: none that is expected to be right less often.
     min_accuracy: float | None = None
+    tenant: str = ""  # whose the rows are: those of one class share the workers, by weight
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

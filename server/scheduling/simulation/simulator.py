@@ -34,6 +34,7 @@ from server.scheduling.core import (
     Submission,
     WorkerView,
 )
+from server.scheduling.policy import RowClass
 from server.scheduling.simulation.ensembles import MemberOutcomes
 from server.scheduling.simulation.links import LinkedDevice, SimulatedLinks
 
@@ -45,6 +46,8 @@ __all__ = [
     "MemberLoad",
     "SimulatedDevice",
     "SimulationResult",
+    "TenantLoad",
+    "TenantResult",
     "Workload",
     "simulate",
 ]
@@ -74,6 +77,25 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantLoad:
+    """What one tenant asks of a function, beside what arrives of nobody in particular.
+
+    rows: of a scan, that begins at `begins_s`: so many in all, in requests of `rows_per_request`, of which
+    `in_flight` are under way at a time
+    """
+
+    name: str
+    weight: float = 1.0
+    arrivals_s: Sequence[float] = ()
+    rows_per_request: int = 1
+    row_class: RowClass = "interactive"
+    rows: int = 0
+    in_flight: int = 8
+    begins_s: float = 0.0
+    ends_s: float = math.inf  # nothing more of the scan is asked from then on
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionLoad:
     """One simulated function: what arrives, what is promised, what batches really take.
 
@@ -97,6 +119,7 @@ class FunctionLoad:
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     members: tuple[MemberLoad, ...] = ()
     followed: Following | None = None
+    tenants: tuple[TenantLoad, ...] = ()
 
     @property
     def group(self) -> GroupKeys:
@@ -163,6 +186,26 @@ class Workload:
 
 
 @dataclass(slots=True)
+class TenantResult:
+    """Rows of one tenant of a function. latencies_s: of the requests that were answered, whole."""
+
+    offered: int = 0
+    answered: int = 0
+    refused: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+    answered_at_s: list[tuple[float, int]] = field(default_factory=list)  # when, and how many rows
+
+    def quantile_s(self, share: float) -> float:
+        """Latency that `share` of the answered requests stay within; nan if none were."""
+        return _quantile_s(self.latencies_s, share)
+
+    def rate(self, begin_s: float, end_s: float) -> float:
+        """Rows answered a second between these times."""
+        rows = sum(rows for at_s, rows in self.answered_at_s if begin_s <= at_s < end_s)
+        return rows / (end_s - begin_s)
+
+
+@dataclass(slots=True)
 class FunctionResult:
     """Interactive rows of one function, offered = good + late + refused, and its scan.
 
@@ -192,10 +235,7 @@ class FunctionResult:
 
     def quantile_s(self, share: float) -> float:
         """Latency that `share` of the answered rows stay within; nan if none were."""
-        if not self.latencies_s:
-            return math.nan
-        ordered = sorted(self.latencies_s)
-        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+        return _quantile_s(self.latencies_s, share)
 
 
 @dataclass(slots=True)
@@ -203,6 +243,7 @@ class SimulationResult:
     """What happened, by function, and over all."""
 
     functions: dict[str, FunctionResult]
+    tenants: dict[tuple[str, str], TenantResult] = field(default_factory=dict)  # by function and tenant
     duration_s: float = 0.0
     busy_s: float = 0.0
     swaps: int = 0  # loads after the beginning
@@ -239,6 +280,17 @@ class SimulationResult:
 def simulate(load: Workload) -> SimulationResult:
     """Run a load to its end: every row is answered or refused. Raises ValueError for a bad specification."""
     return _Simulation(load).run()
+
+
+@dataclass(slots=True)
+class _TenantRequest:
+    """A request of a tenant: `left` of its rows have no answer."""
+
+    function: FunctionLoad
+    tenant: TenantLoad
+    came_s: float
+    left: int
+    of_scan: bool
 
 
 @dataclass(slots=True)
@@ -309,6 +361,11 @@ class _Simulation:
         )
         self._order = iter(load.closed_loop.order if load.closed_loop is not None else ())
         self._clients: set[int] = set()  # requests of the closed loop that are not answered yet
+        self._requests_of_tenants: dict[int, _TenantRequest] = {}
+        self._scanned: dict[tuple[str, str], int] = {}  # rows of a tenant's scan that were asked already
+        for function in load.functions:
+            for tenant in function.tenants:
+                self._result.tenants[function.name, tenant.name] = TenantResult()
 
     def run(self) -> SimulationResult:
         for function in self._load.functions:
@@ -337,6 +394,8 @@ class _Simulation:
                     self._arrive(now_s, what)
                 elif kind == "scan":
                     self._scan(now_s, what)
+                elif kind == "tenant":
+                    self._tenant_asks(now_s, *what)
                 elif kind == "moved":
                     self._links.moved(now_s, what, self._waited_for())
                 else:
@@ -363,6 +422,12 @@ class _Simulation:
             if function.bulk_rows:
                 self._event_count += 1
                 self._events.append((function.bulk_at_s, self._event_count, "scan", function))
+            for tenant in function.tenants:
+                times_s = [(time_s, False) for time_s in tenant.arrivals_s]
+                times_s += [(tenant.begins_s, True)] * (tenant.in_flight if tenant.rows else 0)
+                for time_s, of_scan in times_s:
+                    self._event_count += 1
+                    self._events.append((time_s, self._event_count, "tenant", (function, tenant, of_scan)))
         heapify(self._events)
         for _ in range(self._load.closed_loop.clients if self._load.closed_loop is not None else 0):
             self._ask_next(0.0)
@@ -412,6 +477,61 @@ class _Simulation:
                 self._links.lost(function.group, rows)
             self._links.came(now_s, function.group)
 
+    def _tenant_asks(self, now_s: float, function: FunctionLoad, tenant: TenantLoad, of_scan: bool) -> None:
+        rows, key = tenant.rows_per_request, (function.name, tenant.name)
+        if of_scan:
+            asked = self._scanned.get(key, 0)
+            rows = min(rows, tenant.rows - asked)
+            if rows < 1 or now_s >= tenant.ends_s:
+                return
+            self._scanned[key] = asked + rows
+        request_id = len(self._arrived_s)
+        self._arrived_s[request_id] = now_s
+        request = _TenantRequest(function, tenant, now_s, rows, of_scan)
+        self._requests_of_tenants[request_id] = request
+        self._result.tenants[key].offered += rows
+        is_due = function.refuses and tenant.row_class == "interactive"
+        rejection = self._scheduler.submit(
+            now_s,
+            Submission(
+                request_id=request_id,
+                function=function.name,
+                rows=rows,
+                nbytes=rows,
+                deadline_s=now_s + function.slo_s if is_due else math.inf,
+                row_class=tenant.row_class,
+                tenant=tenant.name,
+                weight=tenant.weight,
+            ),
+        )
+        if rejection is not None:
+            self._tenant_refused(now_s + (rejection.retry_after_s or 0.01), request_id, rows)
+        if not self._is_still:
+            self._links.came(now_s, function.group)
+
+    def _tenant_refused(self, again_s: float, request_id: int, rows: int) -> None:
+        """Rows of a tenant are refused; a scan goes on with others."""
+        request = self._requests_of_tenants[request_id]
+        self._result.tenants[request.function.name, request.tenant.name].refused += rows
+        request.left -= rows
+        if not request.left:
+            self._tenant_request_over(again_s, request_id)
+
+    def _tenant_answered(self, now_s: float, part: Slice) -> None:
+        request = self._requests_of_tenants[part.request_id]
+        result = self._result.tenants[request.function.name, request.tenant.name]
+        result.answered += part.rows
+        result.answered_at_s.append((now_s, part.rows))
+        request.left -= part.rows
+        if not request.left:
+            result.latencies_s.append(now_s - request.came_s)
+            self._tenant_request_over(now_s, part.request_id)
+
+    def _tenant_request_over(self, now_s: float, request_id: int) -> None:
+        request = self._requests_of_tenants.pop(request_id)
+        if request.of_scan:
+            self._push(now_s, "tenant", (request.function, request.tenant, True))
+
     def _act(self, now_s: float) -> float:
         """Carry out what the scheduler and the placement want; when one of them wants to be asked again."""
         until_s = self._schedule(now_s)
@@ -449,7 +569,11 @@ class _Simulation:
                     self._answer(now_s, self._functions[action.function], part, members)
             elif isinstance(action, RefuseRows):
                 result = self._result.functions[action.function]
-                rows = sum(part.rows for part in action.slices)
+                slices = [part for part in action.slices if part.request_id not in self._requests_of_tenants]
+                for part in action.slices:
+                    if part.request_id in self._requests_of_tenants:
+                        self._tenant_refused(now_s, part.request_id, part.rows)
+                rows = sum(part.rows for part in slices)
                 result.refused += rows
                 result.overdue_at_s += [now_s] * rows
                 self._over(now_s, [part.request_id for part in action.slices])
@@ -489,6 +613,9 @@ class _Simulation:
 
     def _answer(self, now_s: float, function: FunctionLoad, part: Slice, members: Sequence[str]) -> None:
         result = self._result.functions[function.name]
+        if part.request_id in self._requests_of_tenants:
+            self._tenant_answered(now_s, part)
+            return
         if part.request_id not in self._arrived_s:
             result.bulk_answered += part.rows
             result.bulk_done_s = now_s
@@ -546,6 +673,13 @@ def _rows_of(slices: Sequence[Slice]) -> Iterator[tuple[int, int]]:
 
 def _alone_s(function: FunctionLoad, member: MemberLoad, rows: int) -> float:
     return function.latency_s(rows) + member.latency_s(rows)
+
+
+def _quantile_s(latencies_s: Sequence[float], share: float) -> float:
+    if not latencies_s:
+        return math.nan
+    ordered = sorted(latencies_s)
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
 
 def _no_time(rows: int) -> float:

@@ -59,6 +59,7 @@ class Pooled(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 0.0
         self.requests = 0
+        self.next_row = 0  # of the last request: no row comes twice
         self.run_of: dict[Row, RowRun] = {}  # of the rows that wait
         self.answered_by: dict[Row, int] = {}  # the same, which members have
         self.under_way: dict[int, tuple[RunOn, list[Row]]] = {}
@@ -85,9 +86,10 @@ class Pooled(RuleBasedStateMachine):
     ) -> None:
         first = 0
         if more and self.requests:  # of a request that has rows here already, or had
-            first = 1 + max((row for number, row in self.run_of if number == self.requests), default=100)
+            first = self.next_row
         else:
             self.requests += 1
+        self.next_row = first + rows + 1
         due_s = self.now_s + within_s
         run = RowRun(
             self.requests, rows, self.now_s, due_s + late_s, priority=priority, due_s=due_s, offset=first
