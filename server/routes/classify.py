@@ -52,6 +52,7 @@ async def classify(
         row_class=row_class,
         caller=caller.key,
         in_name_of=caller.in_name_of,
+        shares=caller.shares,
     )
     try:
         reply = await services.calls.ask(call, request.receive, began_s)

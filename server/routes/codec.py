@@ -104,6 +104,7 @@ class Codec:
                 row_class=row_class,
                 caller=caller.key,
                 in_name_of=caller.in_name_of,
+                shares=caller.shares,
                 with_members=with_members,
                 media_roots=folders_of(caller.grants.media_roots),
             )
@@ -127,6 +128,7 @@ class Codec:
             min_accuracy=limits.min_accuracy,
             caller=caller.key,
             in_name_of=caller.in_name_of,
+            shares=caller.shares,
             context=self.context(function.name, parameters.get("ml_udf_context")),
             with_members=with_members,
             media_roots=folders_of(caller.grants.media_roots),

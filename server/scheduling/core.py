@@ -40,7 +40,14 @@ from server.scheduling.queues import Queues
 from server.scheduling.routing import backlog_s, runner_for, worker_for
 from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
-from server.scheduling.tenancy import joining, light_batch_s, limits_for_light, rows_for_head, rows_for_light
+from server.scheduling.tenancy import (
+    Asked,
+    asked_of,
+    joining,
+    limits_for_light,
+    rows_for_head,
+    rows_for_light,
+)
 from server.scheduling.terms import (
     MOST_DUES,
     Action,
@@ -79,6 +86,7 @@ __all__ = [
 ]
 
 
+_NOBODY_HEAVY = Asked()
 _SHARES_HOLD_S = 0.005  # as long as the shares of workers hold
 
 
@@ -463,17 +471,17 @@ class Scheduler:
             if not lane.interactive.rows:
                 continue
             full, lead_s, most = lane.interactive.rows >= lane.spec.max_batch, self._lead_s, None
-            if self._queues.is_shared and lane.is_crowded(now_s, worker):
-                light_s = self._light_batch_s(now_s, worker, "interactive")
-                if light_s < math.inf:
-                    most = rows_for_light(lane, worker, light_s)
-                    full, lead_s = False, 0.0
+            asked = self._asked(now_s, worker, "interactive")
+            if asked.light_s < math.inf and lane.is_crowded(now_s, worker):
+                share = self._queues.turns["interactive"].share(lane.interactive.tenant)
+                most = rows_for_light(lane, worker, asked.light_s, share)
+                full, lead_s = False, 0.0
             early_s = self._too_early_s(now_s, worker, full, lead_s)
             if early_s > now_s:
                 survey.wake_s = min(survey.wake_s, early_s)
                 survey.awaited.update(each.name for each, _ in worker.running(()))
                 continue
-            decision = lane.decide(now_s, worker, self._epoch, most)
+            decision = lane.decide(now_s, worker, self._epoch, most, asked.heavy)
             if isinstance(decision, Refuse) and lane.is_silent(now_s) and worker.is_idle:
                 decision = lane.probe()
             if isinstance(decision, Refuse):
@@ -511,10 +519,8 @@ class Scheduler:
             ),
         )
         limits = self._filler_limits(now_s, worker)
-        light_s = math.inf
-        if self._queues.is_shared:
-            light_s = self._light_batch_s(now_s, worker, "bulk")
-            limits = limits_for_light(light_s, limits)
+        light_s = self._asked(now_s, worker, "bulk").light_s
+        limits = limits_for_light(light_s, limits)
         # Those that starve do not wait for the worker to be free: interactive rows would always be sooner.
         full = bool(starving) or (not limits.is_limited and lane.filler_rows >= lane.spec.max_batch)
         lead_s = 0.0 if limits.is_limited else self._lead_s
@@ -533,18 +539,17 @@ class Scheduler:
             return None
         return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows, takes_s / rows), 0, ())
 
-    def _light_batch_s(self, now_s: float, runner: Runner, row_class: RowClass) -> float:
-        tenants = len(self._queues.turns[row_class])
-        if tenants < 2:
-            return math.inf
-        return light_batch_s(now_s, self._queues.all(), runner, row_class, tenants)
+    def _asked(self, now_s: float, runner: Runner, row_class: RowClass) -> Asked:
+        turns = self._queues.turns[row_class]
+        if not turns.is_shared:
+            return _NOBODY_HEAVY
+        lanes, workers = self._queues.all(), len(self._workers)
+        return asked_of(now_s, lanes, runner, row_class, workers)
 
     def _filler_limits(self, now_s: float, runner: Runner) -> FillerLimits:
         """How long batches with fillers may be, for interactive rows."""
         limits = filler_limits(self._filling, now_s, self._queues.all(), runner)
-        if not self._queues.is_shared:
-            return limits
-        return limits_for_light(self._light_batch_s(now_s, runner, "interactive"), limits)
+        return limits_for_light(self._asked(now_s, runner, "interactive").light_s, limits)
 
     def _is_another_first(self, lane: Lane) -> bool:
         """Whether interactive rows wait of a tenant who has had less than that of the lane's late rows."""
@@ -619,16 +624,17 @@ class Scheduler:
 
     def _joined(self, now_s: float, lane: Lane, worker: Runner, runs: Sequence[RowRun]) -> list[RowRun]:
         """Interactive rows of other tenants that leave with a batch of one."""
-        if any(run.tenant != runs[0].tenant for run in runs):
+        chosen_of = lane.decided_of
+        if chosen_of is None:
             return []  # everybody's rows were there to choose from
         most = lane.spec.max_batch
         light_s = math.inf
         if lane.is_crowded(now_s, worker):
-            light_s = self._light_batch_s(now_s, worker, "interactive")
+            light_s = self._asked(now_s, worker, "interactive").light_s
         return lane.interactive.take_in_turn(
             most - sum(run.rows for run in runs),
             lane.takes_s(most, worker) / most,
-            without=runs[0].tenant,
+            without=chosen_of,
             joins=joining(now_s, lane, worker, runs, light_s),
         )
 

@@ -74,7 +74,7 @@ class Lane:
         )
         self.streams = Streams()  # while there is more than one tenant
         self._crowded_until_s = -math.inf
-        self._is_of_all = False  # whether the last decision was about the rows of all tenants
+        self.decided_of: Collection[str] | None = None  # tenants that the last decision was about; None: all
         self.served_s = now_s  # when it last got a worker, or came to be
         self.filler_served_s = now_s  # when its fillers last did, or began to wait
         self.rhythm = Rhythm()  # of its interactive rows
@@ -138,6 +138,12 @@ class Lane:
         """Whether nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says."""
         return now_s - self.served_s > SILENCE_S
 
+    def rows_of(self, row_class: RowClass, tenant: str) -> int:
+        """Rows waiting of a tenant."""
+        if row_class == "bulk":
+            return self.bulk.rows_of(tenant)
+        return self.interactive.rows_of(tenant) + self.aside.rows_of(tenant)
+
     def is_crowded(self, now_s: float, runner: Runner) -> bool:
         """Whether more interactive rows wait than a batch takes, and batches there had better be short.
 
@@ -184,12 +190,12 @@ class Lane:
 
     def after(self, skip: int) -> RowRun:
         """The interactive run after so many rows that the last decision was about."""
-        return self.interactive.after(skip, of_all=self._is_of_all)
+        return self.interactive.after(skip, self.decided_of)
 
     def take(self, rows: int, skip: int = 0) -> list[RowRun]:
         """Take interactive rows that the last decision was about."""
         self._waiting = None
-        return self.interactive.take(rows, skip, of_all=self._is_of_all)
+        return self.interactive.take(rows, skip, self.decided_of)
 
     def take_fillers(self, now_s: float, rows: int, row_s: float = 0.0) -> list[RowRun]:
         """Take up to `rows` fillers; where both wait, half of them late interactive rows and half bulk.
@@ -285,23 +291,31 @@ class Lane:
             math.inf if member.swap_s is None else member.swap_s(device) for member in self._missing(worker)
         )
 
-    def decide(self, now_s: float, worker: Runner, epoch: int, most: int | None = None) -> Decision:
+    def decide(
+        self,
+        now_s: float,
+        worker: Runner,
+        epoch: int,
+        most: int | None = None,
+        heavy: Collection[str] = (),
+    ) -> Decision:
         """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`).
 
-        It is asked about the rows of the tenant whose turn it is, unless there is room for everybody's, or it
-        would wait for more. most: rows of a batch, where that is fewer than the function's.
+        Where tenants are `heavy`, it is asked about the one whose turn it is, or about all who are not, if it
+        is the turn of one of these; about everybody if there is room, or it would wait for more. most: rows
+        of a batch, where that is fewer than the function's.
         """
         if self._waiting is not None:
             name, since, wait = self._waiting
             if name == worker.name and since == epoch and now_s < wait.until_s:
                 return wait
-        queue = self.interactive
-        self._is_of_all = not queue.is_shared or (
-            queue.rows <= self.spec.max_batch and not self.is_crowded(now_s, worker)
-        )
+        self.decided_of = None
+        is_full = self.interactive.rows > self.spec.max_batch
+        if heavy and self.interactive.is_shared and (is_full or self.is_crowded(now_s, worker)):
+            self.decided_of = self.interactive.in_turn(heavy)
         decision = self.policy.decide(self._view(now_s, worker, most))
-        if isinstance(decision, Wait) and not self._is_of_all:
-            self._is_of_all = True
+        if isinstance(decision, Wait) and self.decided_of is not None:
+            self.decided_of = None
             decision = self.policy.decide(self._view(now_s, worker, most))
         if isinstance(decision, Wait) and decision.until_s < now_s + SHORTEST_WAIT_S:
             decision = Wait(now_s + SHORTEST_WAIT_S)
@@ -393,9 +407,7 @@ class Lane:
         queue, max_batch, sizes = self.interactive, self.spec.max_batch, self.spec.batch_sizes
         if most is not None and most < max_batch:
             max_batch, sizes = most, (*(size for size in sizes if size < most), most)
-        runs, rows = queue.runs, queue.rows_in_turn
-        if self._is_of_all and queue.is_shared:
-            runs, rows = list(queue.by_goal()), queue.rows
+        runs, rows = queue.view(self.decided_of)
         together: Callable[[int], float] | None = None
         if isinstance(runner, WorkerState):
             pairs = zip(self.members, self.latencies(runner.view.device), strict=True)

@@ -17,7 +17,7 @@ __all__ = ["Stream", "Streams"]
 _REMEMBERED_S = 5.0
 _FADE_S = 1.0  # by which rates are known
 _GAIN = 0.1
-_MOST = 64  # of those that came last are told: light ones are among them
+_MOST = 64  # that are told
 
 
 @dataclass(slots=True)
@@ -70,12 +70,12 @@ class Streams:
         """Rows a second of all tenants of that class."""
         return self._paces[row_class].rate(now_s, _FADE_S)
 
-    def coming(self, now_s: float, row_class: RowClass) -> Iterator[tuple[str, Stream]]:
-        """Of each tenant of that class whose rows keep coming."""
+    def of(self, row_class: RowClass) -> Iterator[tuple[str, Stream]]:
+        """Of each tenant of that class that came lately."""
         left = _MOST
         for key, stream in reversed(self._streams.items()):
-            if key[0] == row_class and stream.rhythm.keeps_on(now_s):
+            if key[0] == row_class:
                 yield key[1], stream
                 left -= 1
-            if not left:
-                return
+                if not left:
+                    return

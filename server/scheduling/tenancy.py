@@ -1,17 +1,20 @@
 """What tenants that share workers owe each other in a batch: how long it may be, and whose rows join it.
 
 Turns (turns.py) bound what each gets. They do not bound how long one who asks little waits: a batch is run
-whole, and as long as the device likes best where another has a million rows. So to the *light* tenants, who
-ask for less than half of what all ask for in the mean, the rows of the others are as bulk rows are to
-interactive ones (filling.py): they fill their batches as far as these can bear, and run alone in batches as
-short as that, while the light ones' rows keep coming. Where all ask for as much, nobody is light, and batches
-are as long as ever. Pure functions; they know lanes and workers, not the core.
+whole, and as long as the device likes best where another has a million rows. So where some are *heavy*, who
+fill half a batch alone while one runs, their rows are to the others' as bulk rows are to interactive ones
+(filling.py): they fill their batches as far as these can bear, and run alone in batches as short as that,
+while the others' rows keep coming; but never in such short ones that they would lose more than is not theirs.
+Where nobody is heavy, or all are, batches are as long as ever. Pure functions; they know lanes and workers,
+not the core.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from server.scheduling.filling import FillerLimits
 from server.scheduling.lanes import Lane
@@ -19,55 +22,77 @@ from server.scheduling.policy import RowClass, RowRun, rows_within
 from server.scheduling.streams import Stream
 from server.scheduling.team import Runner
 
-__all__ = ["joining", "light_batch_s", "limits_for_light", "rows_for_head", "rows_for_light"]
+__all__ = ["Asked", "asked_of", "joining", "limits_for_light", "rows_for_head", "rows_for_light"]
 
-_LIGHT = 0.5  # of what tenants ask for in the mean
-# In batches that light tenants would have without the others.
+_HEAVY = 0.5  # of a batch
+# In batches that there would be without the heavy tenants.
 _LONGEST = 1.8  # batch
 _LATENCY = 2.7  # of a row, its wait included
 
 
-def light_batch_s(
-    now_s: float, lanes: Iterable[Lane], runner: Runner, row_class: RowClass, tenants: int
-) -> float:
-    """The batch that light tenants of that class would have without the others; inf where there are none.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who of a class is heavy, and the batch that there would be without these.
 
-    tenants: how many there are. Who has rows waiting asks for these, too.
+    light_s: inf if nobody is heavy, or all are.
+    """
+
+    heavy: frozenset[str] = frozenset()
+    light_s: float = math.inf
+
+
+def asked_of(now_s: float, lanes: Iterable[Lane], runner: Runner, row_class: RowClass, workers: int) -> Asked:
+    """What the tenants of a class ask of the workers, of which there are so many.
+
+    A tenant asks for what waits of it, and for what comes while that many full batches run.
     """
     device = runner.running(())[0][0].view.device
-    asked_s = 0.0  # in all
-    asks_s: dict[str, float] = {}
+    asks: dict[str, float] = {}  # batches
     found: list[tuple[Lane, str, Stream]] = []
     for lane in lanes:
-        queue = lane.interactive if row_class == "interactive" else lane.bulk
-        row_s = lane.least_row_s(device)
-        asked_s += (lane.streams.rate(now_s, row_class) + queue.rows) * row_s
-        for tenant, stream in lane.streams.coming(now_s, row_class):
+        most = lane.spec.max_batch
+        batch_s = lane.least_row_s(device) * most / workers
+        for tenant, stream in lane.streams.of(row_class):
             found.append((lane, tenant, stream))
-            mine_s = (stream.rate(now_s) + queue.rows_of(tenant)) * row_s
-            asks_s[tenant] = asks_s.get(tenant, 0.0) + mine_s
-    most_s = _LIGHT * asked_s / tenants
-    light: dict[Lane, list[Stream]] = {}
+            rows = lane.rows_of(row_class, tenant) + stream.rate(now_s) * batch_s
+            asks[tenant] = asks.get(tenant, 0.0) + rows / most
+    heavy = frozenset(tenant for tenant, batches in asks.items() if batches > _HEAVY)
+    if not heavy:
+        return Asked()
+    rates: dict[Lane, float] = {}
+    least_rows: dict[Lane, float] = {}
     for lane, tenant, stream in found:
-        if asks_s[tenant] < most_s:
-            light.setdefault(lane, []).append(stream)
-    return min((_batch_s(now_s, lane, runner, streams) for lane, streams in light.items()), default=math.inf)
+        if tenant in heavy:
+            rates[lane] = rates.get(lane, 0.0) - stream.rate(now_s)
+        elif stream.rhythm.keeps_on(now_s):
+            least_rows[lane] = min(stream.request_rows, least_rows.get(lane, math.inf))
+    light_s = math.inf
+    for lane, rows in least_rows.items():
+        rate = lane.streams.rate(now_s, row_class) + rates.get(lane, 0.0)
+        light_s = min(light_s, _batch_s(lane, runner, max(1, round(rows)), rate))
+    return Asked(heavy, light_s)
 
 
-def _batch_s(now_s: float, lane: Lane, runner: Runner, streams: Sequence[Stream]) -> float:
-    """What comes of these while a batch of it runs, and one request at least."""
-    rate = sum(stream.rate(now_s) for stream in streams)
-    least = max(1, min(round(min(stream.request_rows for stream in streams)), lane.spec.max_batch))
-    batch_s = lane.takes_s(least, runner)
+def _batch_s(lane: Lane, runner: Runner, least: int, rate: float) -> float:
+    """What comes while a batch of it runs, at so many rows a second, and so many at least."""
+    most = lane.spec.max_batch
+    batch_s = lane.takes_s(min(least, most), runner)
     for _ in range(3):
-        batch_s = lane.takes_s(max(least, min(int(rate * batch_s), lane.spec.max_batch)), runner)
+        batch_s = lane.takes_s(min(max(least, int(rate * batch_s)), most), runner)
     return batch_s
 
 
-def rows_for_light(lane: Lane, runner: Runner, light_s: float) -> int:
-    """How many rows of others may run alone; as in `filler_batch_rows` no less than `longest` allows."""
+def rows_for_light(lane: Lane, runner: Runner, light_s: float, share: float) -> int:
+    """How many rows may run alone; no less than `_LONGEST` allows of a row alone, as in `filler_batch_rows`.
+
+    share: of the tenant whose they are. Batches that long get it, of what full ones do.
+    """
+    most = lane.spec.max_batch
     limit_s = _LONGEST * max(light_s, lane.takes_s(1, runner))
-    return max(1, rows_within(lambda rows: lane.takes_s(rows, runner), lane.spec.max_batch, limit_s))
+    bearable = max(1, rows_within(lambda rows: lane.takes_s(rows, runner), most, limit_s))
+    rate = share * most / lane.takes_s(most, runner)
+    due = bisect_left(range(1, most), rate, key=lambda rows: rows / lane.takes_s(rows, runner)) + 1
+    return max(bearable, due)
 
 
 def limits_for_light(light_s: float, limits: FillerLimits) -> FillerLimits:
@@ -89,14 +114,14 @@ def rows_for_head(now_s: float, lane: Lane, runner: Runner, rows: int) -> int:
     """
     queue = lane.fillers
     own = min(rows, queue.rows_in_turn)
-    until_s = queue.after(0).arrived_s + _LATENCY * lane.takes_s(own, runner) - runner.free_at_s(now_s)
+    until_s = queue.first.arrived_s + _LATENCY * lane.takes_s(own, runner) - runner.free_at_s(now_s)
     return max(own, rows_within(lambda count: lane.takes_s(count, runner), rows, until_s))
 
 
 def joining(
     now_s: float, lane: Lane, runner: Runner, runs: Sequence[RowRun], light_s: float
 ) -> Callable[[RowRun, int], int]:
-    """How many rows of a run may join a batch of `runs`, which are one tenant's, and of so many others.
+    """How many rows of a run may join a batch of `runs`, and of so many others.
 
     All its rows shall make their goals. light_s: what light tenants can bear, inf where that is not asked.
     """

@@ -8,7 +8,7 @@ Knows nothing of batches or workers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush, merge
 
 from server.scheduling.policy import RowRun
@@ -66,15 +66,30 @@ class TenantQueue:
         """Where the tenant begins whose turn it is; one who begins sooner has had less."""
         return self._turns.begins_s(self.tenant)
 
+    def in_turn(self, heavy: Collection[str]) -> Collection[str]:
+        """The tenant whose turn it is, if it is one of these; else all the others."""
+        tenant = self.tenant
+        return (tenant,) if tenant in heavy else [each for each in self._queues if each not in heavy]
+
     @property
-    def runs(self) -> Sequence[RowRun]:
-        """What waits of the tenant whose turn it is, to read and not to keep."""
-        return self._next.runs
+    def first(self) -> RowRun:
+        """Of the tenant whose turn it is. Raises IndexError if nothing waits."""
+        return self._next.runs[0]
 
     @property
     def rows_in_turn(self) -> int:
-        """How many rows those are."""
+        """How many rows the tenant has whose turn it is."""
         return self._next.rows
+
+    def view(self, of: Collection[str] | None = None) -> tuple[Sequence[RowRun], int]:
+        """The runs of these tenants, or of all, by priority and goal, and how many rows they are.
+
+        To read and not to keep.
+        """
+        if self._sole is not None:
+            return self._sole.runs, self.rows
+        queues = self._queues.values() if of is None else [self._queues[tenant] for tenant in of]
+        return list(_by_goal(queues)), sum(queue.rows for queue in queues)
 
     def rows_of(self, tenant: str) -> int:
         """Rows of a tenant."""
@@ -83,12 +98,11 @@ class TenantQueue:
         queue = self._queues.get(tenant)
         return 0 if queue is None else queue.rows
 
-    def by_goal(self) -> Iterable[RowRun]:
-        """All that waits, in the order of priority and goal."""
+    def by_goal(self, of: Collection[str] | None = None) -> Iterable[RowRun]:
+        """The runs of these tenants, or of all, in the order of priority and goal."""
         if self._sole is not None:
             return self._sole.runs
-        each = (queue.runs for queue in self._queues.values())
-        return merge(*each, key=lambda run: (-run.priority, run.due_s))
+        return _by_goal(self._queues.values() if of is None else [self._queues[tenant] for tenant in of])
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in (self._tenants_of if self._sole is None else self._sole)
@@ -115,21 +129,18 @@ class TenantQueue:
         if queue.runs[0] is run:
             self._rank(run.tenant)
 
-    def after(self, skip: int, *, of_all: bool = False) -> RowRun:
-        """The run after so many rows of the tenant whose turn it is, or of all by goal.
-
-        Raises IndexError past the end.
-        """
-        if not of_all or self._sole is not None:
-            return self._next.after(skip)
-        for run in self.by_goal():
+    def after(self, skip: int, of: Collection[str] | None = None) -> RowRun:
+        """The run after so many rows of these tenants, or of all, by goal. Raises IndexError past the end."""
+        if self._sole is not None:
+            return self._sole.after(skip)
+        for run in self.by_goal(of):
             if skip < run.rows:
                 return run
             skip -= run.rows
         raise IndexError(f"no row after {skip} more than the queue holds")
 
-    def take(self, rows: int, skip: int = 0, *, of_all: bool = False) -> list[RowRun]:
-        """Remove rows after the `skip` first ones, of the tenant whose turn it is, or of all by goal.
+    def take(self, rows: int, skip: int = 0, of: Collection[str] | None = None) -> list[RowRun]:
+        """Remove rows of these tenants, or of all, by goal, after the `skip` first ones.
 
         Raises ValueError if there are not so many.
         """
@@ -137,7 +148,7 @@ class TenantQueue:
             taken = self._sole.take(rows, skip)
             self._left_sole(self._sole)
             return taken
-        parts = self._parts(rows, skip) if of_all else {self._first(): (rows, skip)}
+        parts = self._parts(rows, skip, of)
         taken = [run for tenant, part in parts.items() for run in self._queues[tenant].take(*part)]
         self._left(parts, taken)
         return taken
@@ -147,23 +158,24 @@ class TenantQueue:
         rows: int,
         row_s: float,
         *,
-        without: str | None = None,
+        without: Collection[str] = (),
         joins: Callable[[RowRun, int], int] | None = None,
     ) -> list[RowRun]:
         """Remove up to `rows` rows, of each tenant as many as are due to it; their priorities go first.
 
-        row_s: what a row takes. without: a tenant that has its part already. joins: how many rows of a run
+        row_s: what a row takes. without: tenants that have their part already. joins: how many rows of a run
         may be taken beside so many, when it is its turn; with 0 its tenant has none after it.
         """
         if self._sole is not None:
-            if without is None and joins is None:
+            if not without and joins is None:
                 return self.take(min(rows, self.rows)) if self.rows else []
             self._part(self._sole)
         taken: list[RowRun] = []
         left = rows
         touched: dict[str, None] = {}
-        if without is not None and self._rank_of.pop(without, None) is not None:
-            touched[without] = None
+        for tenant in without:
+            if self._rank_of.pop(tenant, None) is not None:
+                touched[tenant] = None
         while left and self._rank_of:
             tenant = self._first()
             touched[tenant] = None
@@ -231,13 +243,14 @@ class TenantQueue:
             else:
                 return tenant
 
-    def _parts(self, rows: int, skip: int) -> dict[str, tuple[int, int]]:
+    def _parts(self, rows: int, skip: int, of: Collection[str] | None) -> dict[str, tuple[int, int]]:
         """Tenant → how many rows of it, after how many, are the rows after the `skip` first ones by goal."""
-        if rows < 1 or skip < 0 or skip + rows > self.rows:
-            raise ValueError(f"cannot take {rows} rows after {skip} of a queue of {self.rows}")
+        there = self.rows if of is None else sum(self._queues[tenant].rows for tenant in of)
+        if rows < 1 or skip < 0 or skip + rows > there:
+            raise ValueError(f"cannot take {rows} rows after {skip} of a queue of {there}")
         skipped: dict[str, int] = {}
         parts: dict[str, tuple[int, int]] = {}
-        for run in self.by_goal():
+        for run in self.by_goal(of):
             over = min(skip, run.rows)
             skip -= over
             skipped[run.tenant] = skipped.get(run.tenant, 0) + over
@@ -305,3 +318,7 @@ class TenantQueue:
         self._tenants_of = {}
         self._ranks.clear()
         self._rank_of.clear()
+
+
+def _by_goal(queues: Iterable[RowQueue]) -> Iterable[RowRun]:
+    return merge(*(queue.runs for queue in queues), key=lambda run: (-run.priority, run.due_s))

@@ -34,11 +34,12 @@ class _Account:
 class Turns:
     """The accounts of the tenants of one class."""
 
-    __slots__ = ("_accounts", "_began_s")
+    __slots__ = ("_accounts", "_began_s", "_weights")
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}  # the one seen longest ago first
         self._began_s = 0.0  # where who was served last began
+        self._weights = 0.0  # of all of them
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -57,8 +58,11 @@ class Turns:
         """Rows of it came."""
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = _Account(weight, self._began_s, now_s)
-        account.weight = max(weight, _LEAST_WEIGHT)
+            account = self._open(tenant)
+        if account.weight != weight:
+            weight = max(weight, _LEAST_WEIGHT)
+            self._weights += weight - account.weight
+            account.weight = weight
         account.seen_s = now_s
         if len(self._accounts) > 1:
             self._forget(now_s)
@@ -67,7 +71,7 @@ class Turns:
         """So many queues more, or fewer, hold rows of it."""
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = _Account(1.0, self._began_s, 0.0)
+            account = self._open(tenant)
         account.waits += queues
 
     def begins_s(self, tenant: str) -> float:
@@ -80,6 +84,11 @@ class Turns:
         account = self._accounts.get(tenant)
         return 1.0 if account is None else account.weight
 
+    def share(self, tenant: str) -> float:
+        """The part of all that there is which is its own, beside those who are here."""
+        account = self._accounts.get(tenant)
+        return 1.0 if account is None else account.weight / self._weights
+
     def charge(self, rows: dict[str, int], seconds: float) -> None:
         """A batch of these tenants' rows was sent, which takes so long."""
         began_s = min(self.begins_s(tenant) for tenant in rows)
@@ -89,6 +98,11 @@ class Turns:
             if account is not None:
                 account.had_s = self.begins_s(tenant) + count * row_s / account.weight
         self._began_s = began_s
+
+    def _open(self, tenant: str) -> _Account:
+        account = self._accounts[tenant] = _Account(1.0, self._began_s, 0.0)
+        self._weights += account.weight
+        return account
 
     def _forget(self, now_s: float) -> None:
         """Of those seen longest ago, the first two that are here no more: so all go in time."""
@@ -100,3 +114,5 @@ class Turns:
             if account.waits:
                 account.seen_s = now_s
                 self._accounts[tenant] = account
+            else:
+                self._weights -= account.weight

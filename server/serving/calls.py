@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Answer, Column, RowError
+from server.access.caller import DEFAULT_SHARES, Shares
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
 from server.record import record
@@ -44,6 +45,7 @@ class Call:
     min_accuracy: float | None = None  # that plans which its rows follow are expected to have
     caller: str = ""  # who shares the queue with others
     in_name_of: str = ""  # the database's user that the caller names
+    shares: Shares = DEFAULT_SHARES  # and how much of it is theirs
     context: str = ""
     with_members: bool = False
     is_traffic: bool = True
@@ -58,6 +60,7 @@ class Call:
         rows: list[bytes],
         *,
         caller: str = "",
+        shares: Shares = DEFAULT_SHARES,
         deadline_s: float = math.inf,
         media_roots: tuple[str, ...] | None = None,
     ) -> Call:
@@ -72,6 +75,7 @@ class Call:
             row_class="bulk",
             members=tuple(member.key for member in function.members),
             caller=caller,
+            shares=shares,
             with_members=True,
             media_roots=media_roots,
         )

@@ -86,6 +86,8 @@ def submission_of(
         bucket=call.form,
         offset=offset,
         min_accuracy=call.min_accuracy,
+        tenant=call.caller,
+        weight=call.shares.weight,
     )
 
 

@@ -60,7 +60,7 @@ def test_an_interactive_row_is_due_at_its_goal_or_its_deadline_a_bulk_row_at_its
     queue.add(1.0, rows(3, 1, deadline_s=1.01))
     queue.add(1.0, rows(4, 1, row_class="bulk", deadline_s=9.0))
     queue.add(1.0, rows(5, 1, row_class="bulk"))
-    due_s = {run.request_id: run.due_s for run in [*queue.interactive.runs, *queue.bulk.runs]}
+    due_s = {run.request_id: run.due_s for run in [*queue.interactive.by_goal(), *queue.bulk.by_goal()]}
     assert due_s == pytest.approx({1: 1.05, 2: 1.02, 3: 1.01, 4: 9.0, 5: math.inf})
     assert (queue.rows, queue.filler_rows, queue.nbytes) == (5, 2, 50)
 
