@@ -25,7 +25,7 @@ from server.errors import (
 )
 from server.settings import is_loopback
 
-__all__ = ["Access", "RequestHead", "wants_page"]
+__all__ = ["Access", "RequestHead", "claims_of", "wants_page"]
 
 # A host and perhaps a port, whole: what a general parser of URLs lets through behind `]` or before `@` is
 # another host to somebody else.
@@ -83,7 +83,8 @@ class Access:
     def _caller(self, head: RequestHead, rule: Rule, path: str, address: str, changes: bool) -> Caller:
         if self.tokens.is_open:
             self._check_page(head, changes)
-            return Caller("", address, user=_claimed(head, _USER), database=_claimed(head, _DATABASE))
+            user, database = claims_of(head)
+            return Caller("", address, user=user, database=database)
         if rule.scope == "open" and not rule.is_page:
             return Caller("", address, frozenset())
         sent = _bearer(head.headers)
@@ -91,7 +92,7 @@ class Access:
             return self._browser(head, rule, path, address, changes)
         caller = None
         if sent is not None:
-            user, database = _claimed(head, _USER), _claimed(head, _DATABASE)
+            user, database = claims_of(head)
             caller = self.tokens.caller(sent, address, user, database)
         if caller is None:
             raise Unauthorized("this server wants a bearer token, and none or another was sent")
@@ -177,8 +178,16 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     return sent.strip() if scheme.lower() == b"bearer" else None
 
 
+def claims_of(head: RequestHead) -> tuple[str, str]:
+    """The user and the database that the SQL side names, by the word of its token; "" for none.
+
+    Raises `BadOption`.
+    """
+    return _claimed(head, _USER), _claimed(head, _DATABASE)
+
+
 def _claimed(head: RequestHead, name: bytes) -> str:
-    """What the SQL side says of itself: percent-encoded UTF-8. Raises `BadOption`."""
+    """Percent-encoded UTF-8."""
     raw = head.headers.get(name)
     if raw is None:
         return ""

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp
 from server.access.actions import FOLDED, action_of
 from server.access.audit_entry import REFUSED, Auditing, entry_of
 from server.access.caller import Caller
-from server.access.door import Access, wants_page
+from server.access.door import Access, claims_of, wants_page
 from server.access.rules import match_of, rule_of
-from server.errors import Forbidden, MethodNotAllowed, ServiceError, Unauthorized, UnknownFunction
+from server.errors import BadOption, Forbidden, MethodNotAllowed, ServiceError, Unauthorized, UnknownFunction
 from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure, Route
@@ -94,8 +94,7 @@ class Gateway:
     def _refused(self, error: ServiceError, head: Head, path: str, address: str) -> Refused:
         status, body, headers = error_reply(error)
         if isinstance(error, Unauthorized | Forbidden):
-            token = error.by if isinstance(error, Forbidden) else ""
-            self.refused(Caller(token, address, frozenset()), head.method, path, status)
+            self.refused(_refused_caller(error, head, address), head.method, path, status)
         is_page = isinstance(error, Forbidden | UnknownFunction) and rule_of(head.method, path).is_page
         if self._error_page is not None and is_page and wants_page(head.headers):
             return Refused(status, *self._error_page(head.target, status, error.message))
@@ -178,3 +177,14 @@ class Gateway:
     def _limit_bytes(self, path: str) -> int:
         """What a body may weigh."""
         return self._max_upload_bytes if path == _REGISTER else self._max_body_bytes
+
+
+def _refused_caller(error: ServiceError, head: Head, address: str) -> Caller:
+    """Who was turned away: whom a request names counts by the word of a token alone."""
+    if not (isinstance(error, Forbidden) and error.by):
+        return Caller("", address, frozenset())
+    try:
+        user, database = claims_of(head)
+    except BadOption:
+        user = database = ""
+    return Caller(error.by, address, frozenset(), user=user, database=database)

@@ -88,6 +88,26 @@ def test_another_is_refused_and_named(as_user: Callable[[str], Engine], secret: 
     assert secret not in caught.value.text
 
 
+def test_the_audit_log_says_who_was_refused_in_whose_name(
+    as_user: Callable[[str], Engine], guarded: InferenceServer
+) -> None:
+    with pytest.raises(SqlError):
+        as_user("guest").query("SELECT udf_text('x')")
+    with guarded.client() as client:
+        entries = client.get("/v1/audit?token=shop&outcome=refused")["audit"]
+    assert ("shop", "guest") in {(entry["token"], entry["user"]) for entry in entries}
+
+
+def test_what_is_changed_stands_in_the_audit_log_with_the_user(guarded: InferenceServer) -> None:
+    with guarded.client() as client:
+        admin = client.on_behalf_of(Claim("shop_ana", "food"))
+        admin.put("/v1/functions/udf_more", {"models": ["text_hash"]})
+        entries = client.get("/v1/audit?token=admin")["audit"]
+    assert ("shop_ana", "food", "done") in {
+        (entry["user"], entry["database"], entry["outcome"]) for entry in entries
+    }
+
+
 def test_who_says_no_name_is_refused_too(guarded: InferenceServer, secret: str) -> None:
     client = Client(guarded.url, token=secret)
     try:
