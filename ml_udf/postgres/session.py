@@ -236,6 +236,11 @@ class Session:
         """Behind the views `ml_udf.datasets`, `jobs` and `trials`."""
         return self._views.training(view)
 
+    @reported
+    def server_view(self, view: str) -> list[dict[str, Any]]:
+        """Behind the views `ml_udf.tokens` and `audit`."""
+        return self._views.with_json(view)
+
     def _begin(self, target: Target, values: Sequence[Value]) -> bool:
         with self._asking.of(target, values) as statement:
             return statement.begin(values, self._statements.check_interrupts)

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.access.audit_entry import AuditEntry, Folded
 from server.administration.audit_file import AuditFile
 from server.errors import NoSpace, ServiceError
-from server.store.audit import AuditRepository
+from server.store.audit import AuditRepository, StoredAudit
 from server.supervision import Tasks
 
 __all__ = ["AuditLog"]
@@ -90,7 +90,7 @@ class AuditLog:
         found = await asyncio.to_thread(
             self._repository.page, before=before, limit=limit, token=token, action=action, outcome=outcome
         )
-        return [{**asdict(each), "at": each.at.isoformat(timespec="milliseconds")} for each in found]
+        return [_told(each) for each in found]
 
     async def _keep(self) -> None:
         while True:
@@ -129,6 +129,13 @@ class AuditLog:
                 return
             for _ in batch:
                 self._for_table.popleft()
+
+
+def _told(stored: StoredAudit) -> dict[str, Any]:
+    """As the files have it. SQL has another meaning for the word `user`."""
+    told = asdict(stored)
+    names = {"claimed_user": told.pop("user"), "claimed_database": told.pop("database")}
+    return {**told, **names, "at": stored.at.isoformat(timespec="milliseconds")}
 
 
 def _columns(entry: AuditEntry) -> dict[str, Any]:
