@@ -13,7 +13,9 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from server.access.view import View
 from server.catalog.functions import Function
 from server.catalog.jobs import Snapshot
 from server.errors import BadOption, Overloaded, ServiceError
@@ -28,6 +30,8 @@ MOST_ROWS = 5_000  # of one snapshot, evenly over its test rows
 _PART = 250  # rows asked at a time
 _KEPT = 16
 _AT_ONCE = 2
+
+_Key: TypeAlias = tuple[str, int, str, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +102,19 @@ class Confusions:
 
     def __init__(self, tasks: Tasks | None = None) -> None:
         self._tasks = tasks or Tasks()
-        self._known: OrderedDict[tuple[str, int, str], Judgement] = OrderedDict()
+        self._known: OrderedDict[_Key, Judgement] = OrderedDict()
         self._under_way = 0
 
-    def get(self, function: Function, snapshot: Snapshot) -> Judgement | None:
-        """What was asked already, or is being asked."""
-        return self._known.get((function.name, function.version, snapshot.id))
+    def get(self, function: Function, snapshot: Snapshot, view: View) -> Judgement | None:
+        """What was asked already, or is being asked, by somebody whose paths reach as far."""
+        return self._known.get(_key_of(function, snapshot, view))
 
-    def begin(self, services: Services, function: Function, snapshot: Snapshot, caller: str) -> Judgement:
+    def begin(self, services: Services, function: Function, snapshot: Snapshot, view: View) -> Judgement:
         """Ask, unless that was done; what failed is asked anew. Raises `BadOption`, `Overloaded`."""
         check_fits(function, snapshot)
         if not function.task.picks_one:
             raise BadOption(f"{function.name} names no class, which could be confused with another")
-        key = (function.name, function.version, snapshot.id)
+        key = _key_of(function, snapshot, view)
         known = self._known.get(key)
         if known is not None and not known.error:
             return known
@@ -121,7 +125,7 @@ class Confusions:
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         self._under_way += 1
-        work = functools.partial(self._ask, services, function, snapshot, caller, judgement)
+        work = functools.partial(self._ask, services, function, snapshot, view, judgement)
         self._tasks.once("confusion", work(), f"answers of {function.key} to {snapshot.dataset}")
         return judgement
 
@@ -130,7 +134,7 @@ class Confusions:
         await self._tasks.close()
 
     async def _ask(
-        self, services: Services, function: Function, snapshot: Snapshot, caller: str, judgement: Judgement
+        self, services: Services, function: Function, snapshot: Snapshot, view: View, judgement: Judgement
     ) -> None:
         try:
             file = services.datasets.file_of(snapshot)
@@ -142,7 +146,16 @@ class Confusions:
             for first in range(0, len(rows), _PART):
                 part = rows[first : first + _PART]
                 inputs = [text for _, text, _ in part]
-                told = await answers_to(services.calls, function, snapshot, inputs, columns, caller, _stays)
+                told = await answers_to(
+                    services.calls,
+                    function,
+                    snapshot,
+                    inputs,
+                    columns,
+                    view.caller.key,
+                    _stays,
+                    view.media_roots,
+                )
                 sure = told.get("confidence", [None] * len(part))
                 judgement.rows += [
                     Judged(number, truth, answer, _finite(confidence))
@@ -153,6 +166,10 @@ class Confusions:
         finally:
             judgement.is_over = True
             self._under_way -= 1
+
+
+def _key_of(function: Function, snapshot: Snapshot, view: View) -> _Key:
+    return function.name, function.version, snapshot.id, view.media_roots
 
 
 async def _stays() -> dict[str, object]:

@@ -97,7 +97,7 @@ async def ask_confusion(page: PageOf, name: str, function: Annotated[str, Form()
     """Ask the function for the test rows; the page shows how far that is."""
     snapshot = await _seen(page, name)
     known = _function(page, function)
-    page.dashboard.confusions.begin(page.services, known, snapshot, page.caller.key)
+    page.dashboard.confusions.begin(page.services, known, snapshot, page.view)
     return _to(page, f"datasets/{quote(name, safe='')}/confusion?{urlencode({'function': function})}")
 
 
@@ -114,7 +114,7 @@ async def watch_confusion(page: PageOf, name: str, function: str) -> Response:
 async def _confusion(
     page: Page, snapshot: Snapshot, function: Function, truth: str | None, answer: str | None
 ) -> ConfusionView:
-    told = page.dashboard.confusions.get(function, snapshot)
+    told = page.dashboard.confusions.get(function, snapshot, page.view)
     behind = [] if told is None or not told.is_over else told.behind(truth, answer)
     numbers = [each.number for each in behind[:_SHOWN_WRONG]]
     rows = await asyncio.to_thread(rows_of, page.services.datasets.file_of(snapshot), numbers)

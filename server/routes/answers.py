@@ -60,7 +60,14 @@ async def answer_dataset(
         columns = (value,) if scores is None else (value, "scores")
         try:
             told = await answers_to(
-                services.calls, function, snapshot, asked, columns, view.caller.key, request.receive
+                services.calls,
+                function,
+                snapshot,
+                asked,
+                columns,
+                view.caller.key,
+                request.receive,
+                view.media_roots,
             )
         except ClientGone:
             return Response(status_code=_GONE)

@@ -43,10 +43,12 @@ async def answers_to(
     columns: Collection[str],
     caller: str,
     receive: Receive,
+    media_roots: tuple[str, ...] | None = None,
 ) -> dict[str, list[Any]]:
     """The wanted columns of the answers, None for a row at fault. Asked in the bulk class, and no traffic.
 
-    caller: whose share of the queue it takes. Raises `ServiceError`, and `ClientGone` when `receive` says so.
+    caller: whose share of the queue it takes. media_roots: below which the caller's paths must lie; None =
+    anywhere that the function reads. Raises `ServiceError`, and `ClientGone` when `receive` says so.
     """
     rows = [text.encode() for text in inputs]
     call = Call(
@@ -58,6 +60,7 @@ async def answers_to(
         row_class="bulk",
         caller=caller,
         is_traffic=False,
+        media_roots=media_roots,
     )
     reply = await calls.ask(call, receive, time.monotonic())
     return {name: _by_row(reply.columns[name], reply.errors) for name in columns}
