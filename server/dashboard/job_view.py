@@ -166,7 +166,7 @@ class JobView:
                 trial.is_best,
                 trial.model,
             )
-            for trial in sorted(trials, key=lambda trial: trial.is_best)
+            for trial in trials
         ]
         return line_chart(
             f"Validation {self.line.metric}",
@@ -174,7 +174,7 @@ class JobView:
             self._unit,
             x_axis="epoch",
             from_zero=False,
-            note=f"{len(series)} trials; the best stand out",
+            note=f"{len(series)} trials; the best stand out" if len(series) > 1 else "",
         )
 
     @property
@@ -255,7 +255,7 @@ def _study(
     same = {
         name: lines[0].knobs[name]
         for name in names
-        if len({repr(line.knobs.get(name)) for line in lines}) == 1
+        if len(lines) > 1 and len({repr(line.knobs.get(name)) for line in lines}) == 1
     }
     scored = [(line.knobs, line.merit) for line in lines if line.merit is not None]
     newest = sorted(lines, key=lambda line: line.number)[-_MOST_TRIALS:]

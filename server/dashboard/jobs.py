@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request, Response
@@ -112,7 +113,7 @@ async def _view(page: Page, job: int, *, all_knobs: bool) -> JobView:
     known, run = await training.job(job)
     told = await described(training, known, run)
     trials = await trials_of(run, with_scores=True)
-    return job_view(told, trials, run.metric, all_knobs=all_knobs)
+    return await asyncio.to_thread(job_view, told, trials, run.metric, all_knobs=all_knobs)
 
 
 async def _check_seen(page: Page, job: int) -> None:

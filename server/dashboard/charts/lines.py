@@ -97,7 +97,7 @@ def line_chart(
             style,
             links=len(series) <= _FEW,
         )
-        for each in series
+        for each in sorted(series, key=lambda each: each.is_strong)
     ]
     places = _x_places(x_scale, of_time=of_time, of_whole=all(x == int(x) for x in xs))
     has_links = len(series) <= _FEW and any(each.href for each in series)

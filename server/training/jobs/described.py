@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +12,7 @@ from server.training.jobs.budget import Budget
 from server.training.jobs.run import Run
 from server.training.jobs.service import Training, found_by
 from server.training.recipes import DEFAULT_TASK, recipe_for
+from server.training.studies.trial import Trial
 
 __all__ = ["described", "trials_of"]
 
@@ -58,8 +61,13 @@ async def described(training: Training, job: Job, run: Run | None) -> dict[str, 
 
 async def trials_of(run: Run, *, with_scores: bool) -> list[dict[str, Any]]:
     """The trials of a job, by model and number. with_scores: the score of every epoch too."""
+    found = await run.trials()
+    return await asyncio.to_thread(_trials, run, found, with_scores)  # they may be thousands
+
+
+def _trials(run: Run, found: Mapping[str, Sequence[Trial]], with_scores: bool) -> list[dict[str, Any]]:
     trials: list[dict[str, Any]] = []
-    for model, records in (await run.trials()).items():
+    for model, records in found.items():
         for trial in records:
             best = trial.best_checkpoint
             told = {
