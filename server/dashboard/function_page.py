@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from server.catalog.functions import Function
 from server.dashboard.function_view import (
     FunctionView,
     callers_of,
+    latency_chart,
     members_of,
     sizes_of,
     subsets_of,
@@ -91,7 +93,7 @@ async def try_function(page: PageOf, name: str, request: Request) -> Response:
 
 @router.post("/{name}/rollback")
 async def roll_back(page: PageOf, name: str) -> Response:
-    """Deploy what it was before."""
+    """Deploy what it was before. Raises `Forbidden` where it is another's."""
     page.seen.check_function(name)
     page.view.check_changes("function", name)
     await page.services.deployer.roll_back(name)
@@ -100,13 +102,16 @@ async def roll_back(page: PageOf, name: str) -> Response:
 
 
 async def _reply(page: Page, function: Function, tried: TriedView | None, dataset: str = "") -> Response:
+    view = await _view(page, function)
     return await page.reply(
         "function.html",
-        view=await _view(page, function),
+        view=view,
+        latency=await asyncio.to_thread(latency_chart, view.sizes),
         form=await _form(page, function, tried, dataset),
         tried=tried,
         function=function,
         snippets=of_function(function),
+        may_roll_back=page.may_deploy and page.view.changes("function", function.name),
     )
 
 

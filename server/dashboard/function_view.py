@@ -6,8 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.selections import Selection
+from server.dashboard.charts import units
+from server.dashboard.charts.lines import Series, line_chart
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import TYPICAL_ROWS
 from server.observability.stats import FunctionStats
@@ -21,6 +25,7 @@ __all__ = [
     "SubsetLine",
     "VersionLine",
     "callers_of",
+    "latency_chart",
     "members_of",
     "sizes_of",
     "subsets_of",
@@ -223,6 +228,16 @@ def sizes_of(
         predicted_s = max(max(alone_s), sum(alone_s) - saved_s(rows) * (len(alone_s) - 1))
         lines.append(SizeLine(rows, batches, took_s, predicted_s))
     return tuple(lines)
+
+
+def latency_chart(sizes: Sequence[SizeLine]) -> Markup | None:
+    """What batches took, by their size, beside what l̂ says; None of one size, which is no line."""
+    if len(sizes) < 2:
+        return None
+    took = [(float(line.rows), 1000 * line.took_s) for line in sizes]
+    predicted = [(float(line.rows), 1000 * line.predicted_s) for line in sizes]
+    series = [Series("took", took, is_strong=True), Series("predicted (l̂)", predicted)]
+    return line_chart("Time of a batch, on average", series, units.MILLISECONDS, x_axis="rows")
 
 
 def callers_of(stats: FunctionStats, *, only: str | None = None) -> tuple[CallerLine, ...]:

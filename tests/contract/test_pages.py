@@ -348,3 +348,34 @@ def test_pages_are_made_while_rows_are_answered(browser: httpx.Client, server: I
         thread.join()
     assert answered == [200] * 80
     assert checks > 10
+
+
+def test_who_does_not_own_a_function_rolls_nothing_back(tmp_path: Path) -> None:
+    with inference_server(tmp_path / "home") as server:
+        with server.client() as client:
+            for seed in (1, 2):
+                client.post("/register", {"directory": str(text_model(tmp_path, f"mind_{seed}", seed=seed))})
+        admin = httpx.post(f"{server.url}/v1/tokens", json={"name": "root", "scopes": ["admin"]})
+        headers = {"Authorization": f"Bearer {admin.json()['secret']}"}
+        secrets = {}
+        for name in ("owner", "other"):
+            made = {"name": name, "scopes": ["infer", "deploy"]}
+            secrets[name] = httpx.post(f"{server.url}/v1/tokens", json=made, headers=headers).json()["secret"]
+        own = {"Authorization": f"Bearer {secrets['owner']}"}
+        for models in (["mind_1"], ["mind_2"]):
+            put = httpx.put(
+                f"{server.url}/v1/functions/udf_own", json={"models": models}, headers=own, timeout=60
+            )
+            assert put.status_code == 200, put.text
+        shared = {"visibility": "public"}
+        httpx.put(f"{server.url}/v1/functions/udf_own/visibility", json=shared, headers=own)
+        with httpx.Client(base_url=server.url, headers=HTML, timeout=60) as client:
+            assert client.post("/login", data={"token": secrets["other"]}, headers=SAME).status_code == 303
+            page = client.get("/functions/udf_own")
+            refused = client.post(
+                "/functions/udf_own/rollback", data={"csrf": csrf_of(client, "/who")}, headers=SAME
+            )
+            assert "Roll back" not in page.text
+            assert refused.status_code in (403, 404)
+        now = httpx.get(f"{server.url}/v1/functions/udf_own", headers=own).json()
+        assert (now["version"], now["models"]) == (2, ["mind_2"])
