@@ -32,6 +32,7 @@ from server.dashboard.try_view import TriedView, refused_view, tried_view
 from server.errors import BadOption, Forbidden, ServiceError
 from server.http.body import ClientGone
 from server.serving.calls import Call, Reply
+from server.training.drift import DriftOf
 from server.training.recipes import recipe_for
 
 __all__ = ["router"]
@@ -58,8 +59,10 @@ class TryForm:
 @router.get("")
 async def list_functions(page: PageOf) -> Response:
     """Functions, and models that answer by themselves."""
+    functions, models = page.functions(), page.bare_models()
+    names = {each.name: _members_of(page, each) for each in (*functions, *models)}
     return await page.reply(
-        "functions.html", functions=page.functions(), models=page.bare_models(), ready=_ready(page)
+        "functions.html", functions=functions, models=models, names=names, ready=_ready(page)
     )
 
 
@@ -101,6 +104,23 @@ async def roll_back(page: PageOf, name: str) -> Response:
     return RedirectResponse(f"../{name}#versions", 303, headers=dict(PAGE_HEADERS))
 
 
+def _members_of(page: Page, function: Function) -> list[str]:
+    """Their names, as far as the caller sees them."""
+    hidden = page.seen.hidden_members(function)
+    return [masked_text(member.name, hidden) for member in function.members]
+
+
+def _drift_of(page: Page, function: Function) -> tuple[DriftOf, ...]:
+    """What it is compared with may be a dataset that the caller does not see."""
+    found = [each for each in page.services.drift.latest if each.function == function.name]
+    told = []
+    for each in found:
+        snapshot, _, dataset = each.reference.partition(" of ")
+        is_seen = not snapshot.startswith("snapshot ") or page.sees("dataset", dataset)
+        told.append(each if is_seen else replace(each, reference="its training rows"))
+    return tuple(told)
+
+
 async def _reply(page: Page, function: Function, tried: TriedView | None, dataset: str = "") -> Response:
     view = await _view(page, function)
     return await page.reply(
@@ -126,7 +146,6 @@ async def _view(page: Page, function: Function) -> FunctionView:
     stats = services.metrics.of(function)
     served = [each for each in services.catalog.versions(function.name) if each.bare == function.bare]
     deployed = [] if function.bare else await services.publisher.deployments(function.name, _VERSIONS)
-    drift = [each for each in services.drift.latest if each.function == function.name]
     only = None if page.caller.is_admin else page.caller.key
     hidden = page.seen.hidden_members(
         function, (key for each in deployed for key in each.spec.get("models", ()))
@@ -151,7 +170,7 @@ async def _view(page: Page, function: Function) -> FunctionView:
             lambda rows: services.dispatcher.saved_s(function, function.form, rows),
         ),
         callers_of(stats, only=only),
-        tuple(drift),
+        _drift_of(page, function),
     )
 
 

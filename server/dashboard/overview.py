@@ -73,7 +73,7 @@ def _view(page: Page, span: str) -> OverviewView:
         return charts_of(slots, drawn, names, goals_s, sees_all=page.sees_all)
 
     slots = services.history.last(ring)
-    stamp = (services.history.changes, tuple(names))
+    stamp = (services.history.changes, tuple(names), page.sees_all)
     return overview_of(
         services.recorder.recent(),
         functions,

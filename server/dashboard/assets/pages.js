@@ -52,3 +52,12 @@ if (document.body.dataset.live) {
 }
 
 for (const form of document.querySelectorAll("form[data-try]")) tries(form);
+
+// Who logs out in one tab has left all of them: their streams end with the pages.
+const LEFT = "left";
+document.addEventListener("submit", (event) => {
+  if (!event.defaultPrevented && event.target.getAttribute("action")?.endsWith("logout")) {
+    try { localStorage.setItem(LEFT, String(Date.now())); } catch { /* this tab alone then */ }
+  }
+});
+addEventListener("storage", (event) => event.key === LEFT && setTimeout(() => location.reload(), 300));
