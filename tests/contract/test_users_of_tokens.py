@@ -95,7 +95,7 @@ def test_the_audit_log_says_who_was_refused_in_whose_name(
         as_user("guest").query("SELECT udf_text('x')")
     with guarded.client() as client:
         entries = client.get("/v1/audit?token=shop&outcome=refused")["audit"]
-    assert ("shop", "guest") in {(entry["token"], entry["user"]) for entry in entries}
+    assert ("shop", "guest") in {(entry["token"], entry["claimed_user"]) for entry in entries}
 
 
 def test_what_is_changed_stands_in_the_audit_log_with_the_user(guarded: InferenceServer) -> None:
@@ -104,7 +104,7 @@ def test_what_is_changed_stands_in_the_audit_log_with_the_user(guarded: Inferenc
         admin.put("/v1/functions/udf_more", {"models": ["text_hash"]})
         entries = client.get("/v1/audit?token=admin")["audit"]
     assert ("shop_ana", "food", "done") in {
-        (entry["user"], entry["database"], entry["outcome"]) for entry in entries
+        (entry["claimed_user"], entry["claimed_database"], entry["outcome"]) for entry in entries
     }
 
 
