@@ -33,6 +33,7 @@ TABLES = (
     *("foodlog", "labelled", "lessons", "photos", "my_photos", "my_labels", "trays", "answered"),
     *("customers", "comments", "food_scores"),
 )
+VIEWS = ("meals", "kept_meals")
 # A statement: literals, quoted names and comments whole, up to its semicolon and the comment behind that.
 STATEMENT = re.compile(r"(?:'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|[^;])+;?[ \t]*(?:--[^\n]*)?")
 TEACHES = re.compile(r"\bml_udf\.train\(")
@@ -157,7 +158,7 @@ class Reader:
         )
         rows = f"(VALUES {pictures}) AS pictures (image_path, label, age, dishes)"
         for name, columns in {
-            "foodlog": "image_path, age",
+            "foodlog": "image_path, age, 'Bedok' AS location, '2025-12-31 19:30' AS time",
             "labelled": "image_path, label",
             "lessons": "image_path, label AS food_name",
             "photos": "image_path",
@@ -178,11 +179,15 @@ class Reader:
             query(f"CREATE TABLE {name} AS SELECT {columns} FROM generate_series(1, 200) AS t(i)")
 
     def clears_away(self) -> None:
+        for view in VIEWS:
+            self.engine.query(f"DROP VIEW IF EXISTS {view}")
+        if self.engine.name == "postgres":
+            self.engine.query("DROP MATERIALIZED VIEW IF EXISTS dishes")
         for table in TABLES:
             self.engine.query(f"DROP TABLE IF EXISTS {table}")
         self.engine.query("DROP SCHEMA IF EXISTS shop CASCADE")
         if self.engine.name == "postgres":
-            for role in ("analyst", "training_data"):
+            for role in ("analyst", "dashboards", "training_data"):
                 if self.engine.query(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
                     self.engine.query(f"DROP OWNED BY {role}")
                     self.engine.query(f"DROP ROLE {role}")
