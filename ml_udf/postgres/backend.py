@@ -59,6 +59,8 @@ class Backend:
         self._role.restype = ctypes.c_uint32
         self._in_parallel_mode = server.IsInParallelMode
         self._in_parallel_mode.restype = ctypes.c_bool
+        self._in_restricted_operation = server.InSecurityRestrictedOperation
+        self._in_restricted_operation.restype = ctypes.c_bool
         self._in_transaction = server.IsTransactionState
         self._in_transaction.restype = ctypes.c_bool
         self._setting = server.GetConfigOption
@@ -112,6 +114,10 @@ class Backend:
     def forbids_queries(self) -> bool:
         """Whether a query through SPI would fail because a parallel plan is active (up to PostgreSQL 16)."""
         return self.version < 170000 and bool(self._in_parallel_mode())
+
+    def leaves_nothing(self) -> bool:
+        """Whether what runs may leave nothing in the session, as within REFRESH MATERIALIZED VIEW."""
+        return bool(self._in_restricted_operation())
 
     def in_transaction(self) -> bool:
         """Whether a transaction is in progress and sound; false while one is being rolled back."""

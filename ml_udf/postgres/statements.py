@@ -143,9 +143,9 @@ class Statements:
         """Begin to count, unless it has begun. A prepared statement is the sign of it.
 
         Like them what was counted is kept through a rollback, and goes with DISCARD ALL or DEALLOCATE ALL:
-        a pooler's next client begins at nothing.
+        a pooler's next client begins at nothing. Counting cannot begin within REFRESH MATERIALIZED VIEW.
         """
-        if not self._backend.has_prepared(_MARK):
+        if not self._backend.has_prepared(_MARK) and not self._backend.leaves_nothing():
             self._past.clear()
             self._plpy.execute(f"PREPARE {_MARK.decode()} AS SELECT 1")
 

@@ -45,6 +45,30 @@ def test_a_caller_that_lies_about_parallel_safety_is_told(cluster: Sandbox, para
     assert cluster.sql("SELECT pg_postmaster_start_time()") == began
 
 
+def test_a_materialised_view_is_made_and_refreshed_by_sessions_that_have_called_nothing(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query("CREATE TABLE meals AS SELECT '/' || n % 3 AS path FROM generate_series(1, 30) n")
+    for statement in (
+        "CREATE MATERIALIZED VIEW kept AS SELECT path, udf_food_name(path) AS food FROM meals",
+        "REFRESH MATERIALIZED VIEW kept",
+    ):
+        new = Engine(engine.dsn)
+        new.query(statement)
+        new.close()
+    wanted = [(f"/{n}", label_of(f"/{n}"), 10) for n in range(3)]
+    assert engine.query("SELECT path, food, count(*) FROM kept GROUP BY 1, 2 ORDER BY 1") == wanted
+    assert len(fake_server.rows) == 6
+    new = Engine(engine.dsn)
+    new.query("REFRESH MATERIALIZED VIEW kept")
+    assert new.query("SELECT * FROM ml_udf.stat_functions") == []
+    assert new.value("SELECT udf_food_name('/a')") == label_of("/a")
+    assert new.query("SELECT statements, rows_sent FROM ml_udf.stat_functions") == [(1, 1)]
+    new.query("REFRESH MATERIALIZED VIEW kept")
+    assert new.query("SELECT statements, rows_sent FROM ml_udf.stat_functions") == [(2, 4)]
+    new.close()
+
+
 def test_plpgsql_triggers_and_writes_may_call_it(engine: Engine, fake_server: OipServer) -> None:
     engine.query("""
         CREATE TABLE meals (path text, food text);
