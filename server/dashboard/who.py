@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse
 
+from server.access.actions import ACTIONS
 from server.access.caller import DEFAULT_SHARES, SCOPES
 from server.access.token_form import told_grants, told_shares
 from server.dashboard.page_context import Page, PageOf
@@ -20,13 +22,27 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/who", route_class=PageRoute, include_in_schema=False)
 
+_ENTRIES = 50
+_ACTIONS = sorted({action for action in ACTIONS.values() if action})
 _PATTERNS = ("functions", "models", "datasets", "sources", "media_roots")
 
 
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which entries of the trail; "" = whichever. before: only those older than this number."""
+
+    token: str = ""
+    action: str = ""
+    outcome: str = ""
+    before: int | None = None
+
+
 @router.get("")
-async def show_who(page: PageOf) -> Response:
-    """The page."""
-    return await _reply(page)
+async def show_who(
+    page: PageOf, token: str = "", action: str = "", outcome: str = "", before: int | None = None
+) -> Response:
+    """The page; what was done, as far as it is asked for."""
+    return await _reply(page, wanted=AuditFilter(token, action, outcome, before))
 
 
 @router.post("/tokens")
@@ -60,9 +76,16 @@ async def _reply(
     said: str = "",
     given: FormData | None = None,
     made: dict[str, Any] | None = None,
+    wanted: AuditFilter | None = None,
 ) -> Response:
     may_see = page.caller.is_admin
     tokens = await page.services.tokens.all() if may_see else []
+    asked = wanted or AuditFilter()
+    audit = (
+        await page.services.audit.page(asked.before, _ENTRIES, asked.token, asked.action, asked.outcome)
+        if may_see
+        else []
+    )
     return await page.reply(
         "who.html",
         status,
@@ -79,6 +102,10 @@ async def _reply(
         given={} if given is None else given,
         given_scopes=[] if given is None else given.getlist("scopes"),
         made=made,
+        audit=audit,
+        older=audit[-1]["id"] if len(audit) == _ENTRIES else None,
+        filter=asked,
+        actions=_ACTIONS,
     )
 
 
