@@ -219,6 +219,7 @@ class App:
                 supervisor.tasks(),
                 settings.max_body_bytes,
                 services.views,
+                services.audit,
             )
             dashboard = Dashboard(Live(supervisor.tasks()), confusions=Confusions(supervisor.tasks()))
             try:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
+from server.access.audit_entry import REFUSED, Auditing, entry_of
 from server.access.masking import masked_text
 from server.access.seen_catalog import SeenCatalog
 from server.access.things import Things
@@ -73,8 +74,12 @@ class InferRoute:
         tasks: Tasks,
         max_body_bytes: int,
         views: Views | None = None,
+        audit: Auditing | None = None,
     ) -> None:
-        """views: what each caller sees of the catalog; None = everything, of one without owners."""
+        """views: what each caller sees of the catalog; None = everything, of one without owners.
+
+        audit: is told whose rows were refused
+        """
         self._catalog = catalog
         self._views = views or Views(Things())
         self._calls = calls
@@ -83,6 +88,7 @@ class InferRoute:
         self._large = large
         self._tasks = tasks
         self._max_body_bytes = max_body_bytes
+        self._audit = audit
 
     def takes(self, path: str) -> bool:
         """Whether a path, percent-decoded, is this route's."""
@@ -244,6 +250,10 @@ class InferRoute:
         else:
             log.error("infer failed function=%s", asked.function and asked.function.key, exc_info=exc)
             error = ServiceError("the server failed inside; its log holds the cause")
+        if error.status in REFUSED and self._audit is not None:
+            whole = asked.whole
+            what = _named(whole.path)[0]
+            self._audit.fold(entry_of(time.time(), whole.caller, "ask for rows", what, error.status))
         asked.reply(*error_reply(error))
 
     def _count(self, asked: _Asked, code: str) -> None:

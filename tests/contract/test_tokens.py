@@ -251,6 +251,9 @@ def test_the_audit_trail_tells_who_did_what_and_who_was_refused(site: Site) -> N
     body = {"models": ["text_hash"]}
     assert site.ask("PUT", "/v1/functions/udf_audited", None, body).status_code == 200
     assert site.ask("PUT", "/v1/functions/udf_audited", trainer, body).status_code == 403
+    bulk = site.make("bulk-only", scopes=["infer"], shares={"row_class": "bulk"})
+    urgent = infer_body("a", ml_udf_class="interactive")
+    assert site.ask("POST", INFER, bulk, urgent).status_code == 403
     for _ in range(20):
         assert site.ask("GET", "/v1/functions", "mludf_of-nobody").status_code == 401
     given = {"function": "udf_audited", "inputs": ["a"], "labels": ["b"]}
@@ -262,6 +265,7 @@ def test_the_audit_trail_tells_who_did_what_and_who_was_refused(site: Site) -> N
     assert ("root", "delete function", "udf_audited", "done") in told
     assert ("root", "create token", "trainer", "done") in told
     assert ("trainer", "PUT /v1/functions/{name}", "/v1/functions/udf_audited", "refused") in told
+    assert ("bulk-only", "ask for rows", "udf_text", "refused") in told
     strangers = [each for each in found if each["token"] == "" and each["status"] == 401]
     assert len([each for each in strangers if each["action"] == "GET /v1/functions"]) == 1
     assert site.ask("GET", "/v1/audit", trainer).status_code == 403
