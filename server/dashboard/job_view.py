@@ -20,7 +20,9 @@ __all__ = ["JobLine", "JobView", "StudyView", "TrialLine", "job_line", "job_view
 
 KnobValue = float | int | str
 
-_MOST_TRIALS = 300  # in the table
+_TABLE = 15  # trials in a table, unless all are asked for
+_MOST_TRIALS = 300  # then
+_DRAWN = 40  # of a model: what a page weighs
 _LEAST_SHARE = 0.005  # that is worth a bar
 _SHARES = ("accuracy", "macro_f1", "micro_f1", "auc", "map_50", "map")  # metrics that are parts of 1
 
@@ -57,13 +59,18 @@ class TrialLine:
 
 @dataclass(frozen=True, slots=True)
 class StudyView:
-    """The trials of one model. knobs: those that the table shows; hidden_knobs: how many are the same in
-    every trial and left out; importance: share of the score's variance, by knob.
+    """The trials of one model.
+
+    trials: those in the table, the newest · drawn: those in charts, the best, by number · history: the number
+    of each trial and the best score known then · knobs: those that are shown; hidden_knobs: those that are
+    the same in every trial and left out · importance: share of the score's variance, by knob
     """
 
     model: str
     metric: str
     trials: tuple[TrialLine, ...]
+    drawn: tuple[TrialLine, ...]
+    history: tuple[tuple[float, float | None], ...]
     trial_count: int
     knobs: tuple[str, ...]
     hidden_knobs: Mapping[str, KnobValue]
@@ -79,8 +86,8 @@ class StudyView:
 
     @property
     def parallel_chart(self) -> Markup:
-        """Every trial that has a score, through its knobs."""
-        scored = [trial for trial in self.trials if trial.score is not None]
+        """The best trials, through their knobs; the numbers are the table's."""
+        scored = [trial for trial in self.drawn if trial.score is not None]
         axes = [axis_of(name, [trial.knobs.get(name) for trial in scored]) for name in self.knobs]
         axes.append(axis_of(self.metric, [trial.score for trial in scored]))
         lines = [
@@ -93,7 +100,13 @@ class StudyView:
             )
             for trial in scored
         ]
-        return parallel_coordinates(f"{self.model}: knobs and {self.metric}", axes, lines)
+        title = f"{self.model}: knobs and {self.metric}"
+        return parallel_coordinates(title, axes, lines, note=self.drawn_note, with_numbers=False)
+
+    @property
+    def drawn_note(self) -> str:
+        """How many trials are drawn, where that is not all."""
+        return f"the best {len(self.drawn)}" if len(self.drawn) < self.trial_count else ""
 
     @property
     def importance_chart(self) -> Markup:
@@ -153,11 +166,12 @@ class JobView:
     advisor: str
     studies: tuple[StudyView, ...]
     shows_all_knobs: bool
+    shows_all_trials: bool
 
     @property
     def curves_chart(self) -> Markup:
         """The score after every epoch, a line for each trial."""
-        trials = [trial for study in self.studies for trial in study.trials if trial.scores]
+        trials = [trial for study in self.studies for trial in study.drawn if trial.scores]
         series = [
             Series(
                 trial.name,
@@ -174,24 +188,22 @@ class JobView:
             self._unit,
             x_axis="epoch",
             from_zero=False,
-            note=f"{len(series)} trials; the best stand out" if len(series) > 1 else "",
+            note=self._curves_note(len(series)),
         )
 
     @property
     def progress_chart(self) -> Markup:
         """The best score known after each trial, by model."""
-        series = []
-        for study in self.studies:
-            best: TrialLine | None = None
-            points: list[tuple[float, float | None]] = []
-            for trial in study.trials:
-                if trial.merit is not None and (best is None or trial.merit > (best.merit or 0.0)):
-                    best = trial
-                points.append((float(trial.number), None if best is None else best.score))
-            series.append(Series(study.model, points))
+        series = [Series(study.model, study.history) for study in self.studies]
         return line_chart(
             f"Best {self.line.metric} so far", series, self._unit, x_axis="trial", from_zero=False
         )
+
+    def _curves_note(self, drawn: int) -> str:
+        count = sum(study.trial_count for study in self.studies)
+        if drawn < count:
+            return f"{drawn} of {count} trials; the best stand out"
+        return f"{count} trials; the best stand out" if count > 1 else ""
 
     @property
     def _unit(self) -> units.Unit:
@@ -222,10 +234,15 @@ def job_line(told: Mapping[str, Any]) -> JobLine:
 
 
 def job_view(
-    told: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], metric: Metric, *, all_knobs: bool
+    told: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    metric: Metric,
+    *,
+    all_knobs: bool = False,
+    all_trials: bool = False,
 ) -> JobView:
     """told, trials: as `GET /v1/jobs/N` and `GET /v1/trials?job=N` have them · all_knobs: those too that are
-    the same in every trial.
+    the same in every trial · all_trials: and not the newest few
     """
     line = job_line(told)
     names = list(dict.fromkeys([*told["studies"], *(trial["model"] for trial in trials)]))
@@ -236,10 +253,11 @@ def job_view(
             [trial for trial in trials if trial["model"] == name],
             metric,
             all_knobs=all_knobs,
+            in_table=_MOST_TRIALS if all_trials else _TABLE,
         )
         for name in names
     )
-    return JobView(line, told["snapshot"], told["policy"], told["advisor"], studies, all_knobs)
+    return JobView(line, told["snapshot"], told["policy"], told["advisor"], studies, all_knobs, all_trials)
 
 
 def _study(
@@ -249,6 +267,7 @@ def _study(
     metric: Metric,
     *,
     all_knobs: bool,
+    in_table: int,
 ) -> StudyView:
     lines = [_trial(trial, metric, told.get("best_trial")) for trial in trials]
     names = list(dict.fromkeys(name for line in lines for name in line.knobs))
@@ -258,11 +277,16 @@ def _study(
         if len(lines) > 1 and len({repr(line.knobs.get(name)) for line in lines}) == 1
     }
     scored = [(line.knobs, line.merit) for line in lines if line.merit is not None]
-    newest = sorted(lines, key=lambda line: line.number)[-_MOST_TRIALS:]
+    in_order = sorted(lines, key=lambda line: line.number)
+    best = sorted(in_order, key=lambda line: (line.is_best, line.merit is not None, line.merit or 0.0))[
+        -_DRAWN:
+    ]
     return StudyView(
         model,
         metric.name,
-        tuple(newest),
+        tuple(in_order[-in_table:]),
+        tuple(sorted(best, key=lambda line: line.number)),
+        _history(in_order),
         len(lines),
         tuple(name for name in names if all_knobs or name not in same),
         {} if all_knobs else same,
@@ -271,6 +295,16 @@ def _study(
         told.get("share_used"),
         told.get("best_score"),
     )
+
+
+def _history(trials: Sequence[TrialLine]) -> tuple[tuple[float, float | None], ...]:
+    best: TrialLine | None = None
+    points: list[tuple[float, float | None]] = []
+    for trial in trials:
+        if trial.merit is not None and (best is None or best.merit is None or trial.merit > best.merit):
+            best = trial
+        points.append((float(trial.number), None if best is None else best.score))
+    return tuple(points)
 
 
 def _trial(told: Mapping[str, Any], metric: Metric, best: int | None) -> TrialLine:

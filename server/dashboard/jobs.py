@@ -32,22 +32,24 @@ _EVERY = 2  # ticks
 
 
 @router.get("")
-async def show_job(page: PageOf, job: int, knobs: str = "") -> Response:
-    """The job. knobs: "all" shows those too that are the same in every trial."""
-    view = await _view(page, job, all_knobs=knobs == "all")
+async def show_job(page: PageOf, job: int, knobs: str = "", trials: str = "") -> Response:
+    """The job. knobs: "all" shows those too that are the same in every trial; trials: "all", not the newest
+    few alone.
+    """
+    view = await _view(page, job, all_knobs=knobs == "all", all_trials=trials == "all")
     return await page.reply("job.html", view=view, functions=[each.name for each in page.functions()])
 
 
 @live.get("/live/jobs/{job}")
-async def watch_job(page: PageOf, job: int, knobs: str = "") -> Response:
+async def watch_job(page: PageOf, job: int, knobs: str = "", trials: str = "") -> Response:
     """Its state, its curves and its trials, whenever they change."""
     await _check_seen(page, job)
     page = page.seen_from("../")
-    all_knobs = knobs == "all"
+    all_knobs, all_trials = knobs == "all", trials == "all"
     return live_reply(
         page,
-        ("job", job, all_knobs, page.sight),
-        lambda: _view(page, job, all_knobs=all_knobs),
+        ("job", job, all_knobs, all_trials, page.sight),
+        lambda: _view(page, job, all_knobs=all_knobs, all_trials=all_trials),
         _PARTS,
         every=_EVERY,
     )
@@ -107,13 +109,15 @@ async def deploy_job(
     return await page.reply("deployed.html", told=deployed, job=known)
 
 
-async def _view(page: Page, job: int, *, all_knobs: bool) -> JobView:
+async def _view(page: Page, job: int, *, all_knobs: bool, all_trials: bool) -> JobView:
     training = page.services.training
     await _check_seen(page, job)
     known, run = await training.job(job)
     told = await described(training, known, run)
     trials = await trials_of(run, with_scores=True)
-    return await asyncio.to_thread(job_view, told, trials, run.metric, all_knobs=all_knobs)
+    return await asyncio.to_thread(
+        job_view, told, trials, run.metric, all_knobs=all_knobs, all_trials=all_trials
+    )
 
 
 async def _check_seen(page: Page, job: int) -> None:

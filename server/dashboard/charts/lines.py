@@ -243,8 +243,9 @@ def _described(series: Sequence[Series], goals: Sequence[Goal], unit: Unit, note
 
 
 def _numbers(series: Sequence[Series], unit: Unit, x_axis: str, *, of_time: bool) -> Element:
-    """A row for each x; of very many, every n-th."""
-    found: list[dict[float, float | None]] = [dict(each.points) for each in series]
+    """A row for each x, of very many every n-th; a column for each line, of many the strong ones."""
+    listed = sorted(series, key=lambda each: not each.is_strong)[:_FEW]
+    found: list[dict[float, float | None]] = [dict(each.points) for each in listed]
     xs = sorted({x for each in found for x in each if is_drawn(x)})
     step = math.ceil(len(xs) / MOST_LISTED)
     rows = []
@@ -256,7 +257,9 @@ def _numbers(series: Sequence[Series], unit: Unit, x_axis: str, *, of_time: bool
                 *("" if not is_drawn(y) else unit.whole(y) for y in cells),
             ]
         )
-    note = f"every {step}th of {len(xs)}" if step > 1 else ""
+    notes = [f"every {step}th of {len(xs)}"] if step > 1 else []
+    if len(listed) < len(series):
+        notes.append(f"{len(listed)} of {len(series)} lines")
     beside = f", {unit.beside}" if unit.beside else ""
-    heads = ["time, UTC" if of_time else x_axis, *(each.name + beside for each in series)]
-    return table(heads, rows, note)
+    heads = ["time, UTC" if of_time else x_axis, *(each.name + beside for each in listed)]
+    return table(heads, rows, "; ".join(notes))

@@ -86,9 +86,12 @@ def axis_of(name: str, values: Sequence[Value]) -> Axis:
 
 
 def parallel_coordinates(
-    title: str, axes: Sequence[Axis], lines: Sequence[Line], *, note: str = ""
+    title: str, axes: Sequence[Axis], lines: Sequence[Line], *, note: str = "", with_numbers: bool = True
 ) -> Markup:
-    """The last axis is the score's. Of very many lines the best are drawn, the best on top."""
+    """The last axis is the score's. Of very many lines the best are drawn, the best on top.
+
+    with_numbers: False where they stand in a table beside it.
+    """
     size = Size(max(WIDE.width, _AXIS * len(axes)), 270, is_wide=True)
     plot = Plot(70, 40, size.width - 60, size.height - 16)
     ranked = sorted(lines, key=lambda line: (line.merit is not None, line.merit or 0.0))[-_MOST_LINES:]
@@ -116,7 +119,7 @@ def parallel_coordinates(
     )
     more = f"the best {len(ranked)} of {len(lines)}" if len(ranked) < len(lines) else ""
     legend = [("g0", "worst fifth"), (f"g{GRADES - 1}", "best fifth")] if len(ranked) >= GRADES else []
-    numbers = _numbers(axes, ranked[::-1][:MOST_LISTED]) if ranked else None
+    numbers = _numbers(axes, ranked[::-1][:MOST_LISTED]) if ranked and with_numbers else None
     return figure(title, "; ".join(filter(None, (note, more))), shown, numbers, legend=legend, is_wide=True)
 
 

@@ -107,7 +107,16 @@ def test_a_hostile_name_of_a_knob_or_a_model_stays_text():
         assert not any(element.tag.endswith("script") for element in fromstring(chart).iter())
 
 
-def test_a_long_table_shows_the_newest_trials():
-    view = _view(*(_trial(n, [0.5]) for n in range(1000)))
+def test_a_long_table_shows_the_newest_trials_and_charts_the_best():
+    view = _view(*(_trial(n, [n / 1000]) for n in range(1000)))
     study = view.studies[0]
-    assert (study.trial_count, len(study.trials), study.trials[-1].number) == (1000, 300, 999)
+    assert (study.trial_count, len(study.trials), study.trials[-1].number) == (1000, 15, 999)
+    assert 999 in {trial.number for trial in study.drawn}
+    assert len(study.drawn) == 40
+    assert study.history[500] == (500.0, 0.5)
+
+
+def test_a_page_of_a_thousand_trials_stays_small():
+    view = _view(*(_trial(n, [n / 1000] * 20, rate=n / 1000) for n in range(1000)))
+    assert len(view.curves_chart) + len(view.progress_chart) < 60_000
+    assert len(view.studies[0].parallel_chart) < 30_000
