@@ -19,6 +19,7 @@ from server.dashboard.live_reply import live_reply
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
+from server.dashboard.thumbnails import LARGE, SMALL
 from server.dashboard.training_view import ConfusionView, confusion_view, dataset_view
 from server.errors import UnknownFunction
 from server.routes.callers import tell
@@ -70,15 +71,17 @@ async def train_on_dataset(
 
 
 @router.get("/pictures/{snapshot}/{row}")
-async def send_picture(page: PageOf, name: str, snapshot: str, row: int) -> Response:
-    """A small picture of the photo that a row of a snapshot names."""
+async def send_picture(page: PageOf, name: str, snapshot: str, row: int, size: str = "") -> Response:
+    """A small picture of the photo that a row of a snapshot names. size: "large" = to be looked at alone."""
     known = await _seen(page, name, snapshot)
     if not recipe_for(known.spec["task"]).pictures:
         raise UnknownFunction(f"the rows of dataset {name!r} are no pictures")
     found = await asyncio.to_thread(rows_of, page.services.datasets.file_of(known), [row])
     if not found:
         raise UnknownFunction(f"snapshot {snapshot} of dataset {name!r} has no row {row}")
-    made = await page.dashboard.thumbnails.of(found[0].input, _roots(page))
+    made = await page.dashboard.thumbnails.of(
+        found[0].input, _roots(page), LARGE if size == "large" else SMALL
+    )
     return Response(made, headers=_PICTURE_HEADERS, media_type="image/jpeg")
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from server.errors import UnknownFunction
 
-__all__ = ["Thumbnails", "file_below"]
+__all__ = ["LARGE", "SMALL", "Thumbnails", "file_below"]
 
-_SIDE = 192  # pixels, of the longer side
+SMALL, LARGE = 192, 1024  # pixels, of the longer side
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow would run programs for others
 _MOST_BYTES = 32 << 20
 _MOST_PIXELS = 60_000_000
 _AT_ONCE = 3
-_KEPT = 600
+_KEPT_BYTES = 16 << 20
 # A file that was swapped for a pipe or a link after it was looked at is not waited for, and not followed.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 _OPEN_FILES = Path("/proc/self/fd")
@@ -28,25 +29,33 @@ class Thumbnails:
     """JPEG files by path; a few are made at a time, each in a thread."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[str, bytes] = OrderedDict()
+        self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._made_bytes = 0
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def of(self, path: str, roots: Sequence[str]) -> bytes:
+    @property
+    def kept_bytes(self) -> int:
+        """Of all that is kept."""
+        return self._made_bytes
+
+    async def of(self, path: str, roots: Sequence[str], side: int = SMALL) -> bytes:
         """A small JPEG of the photo at a path. roots: resolved folders, below one of which it must lie.
 
-        Raises `UnknownFunction` where there is none to be seen, whatever the reason.
+        side: pixels of its longer side at most. Raises `UnknownFunction` where there is none to be seen,
+        whatever the reason.
         """
         async with self._room:
             file = await asyncio.to_thread(file_below, path, roots)
-            if file is not None and file in self._made:
-                self._made.move_to_end(file)
-                return self._made[file]
-            made = None if file is None else await asyncio.to_thread(_thumbnail, file, roots)
+            if file is not None and (file, side) in self._made:
+                self._made.move_to_end((file, side))
+                return self._made[file, side]
+            made = None if file is None else await asyncio.to_thread(_thumbnail, file, roots, side)
         if made is None or file is None:
             raise UnknownFunction("there is no such picture to be seen here")
-        self._made[file] = made
-        while len(self._made) > _KEPT:
-            self._made.popitem(last=False)
+        self._made_bytes += len(made) - len(self._made.get((file, side), b""))
+        self._made[file, side] = made
+        while self._made_bytes > _KEPT_BYTES:
+            self._made_bytes -= len(self._made.popitem(last=False)[1])
         return made
 
 
@@ -70,19 +79,19 @@ def _is_below(resolved: str, roots: Sequence[str]) -> bool:
     return any(resolved.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def _thumbnail(file: str, roots: Sequence[str]) -> bytes | None:
+def _thumbnail(file: str, roots: Sequence[str], side: int) -> bytes | None:
     from PIL import Image, ImageOps, UnidentifiedImageError  # takes a while, and is for this alone
 
     data = _read(file, lambda opened: _is_below(opened, roots))
     if data is None:
         return None
     try:
-        with Image.open(io.BytesIO(data)) as photo:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as photo:
             if photo.width * photo.height > _MOST_PIXELS:
                 return None
-            photo.draft("RGB", (2 * _SIDE, 2 * _SIDE))  # JPEGs are decoded smaller at once
+            photo.draft("RGB", (2 * side, 2 * side))  # JPEGs are decoded smaller at once
             upright = ImageOps.exif_transpose(photo)
-            upright.thumbnail((_SIDE, _SIDE))
+            upright.thumbnail((side, side))
             out = io.BytesIO()
             upright.convert("RGB").save(out, "JPEG", quality=82)
             return out.getvalue()

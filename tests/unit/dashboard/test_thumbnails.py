@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from server.dashboard.thumbnails import Thumbnails, file_below
+from server.dashboard.thumbnails import LARGE, Thumbnails, file_below
 from server.errors import UnknownFunction
 
 
@@ -34,6 +34,24 @@ def test_a_photo_becomes_a_small_jpeg_of_its_shape(tmp_path: Path):
     _photo(tmp_path / "roots" / "a.png")
     made = _made("a.png", tmp_path / "roots")
     assert (made.format, made.size) == ("JPEG", (192, 144))
+
+
+@pytest.mark.security
+def test_a_format_that_pillow_runs_a_program_for_is_not_read(tmp_path: Path):
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.eps")
+    _refused("a.eps", tmp_path)
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path):
+    async def asked() -> None:
+        kept = Thumbnails()
+        for number in range(60):
+            noise = Image.effect_noise((1024, 1024), 120)
+            noise.save(tmp_path / f"{number}.jpg", quality=60)
+            assert await kept.of(f"{number}.jpg", [str(tmp_path)], LARGE)
+        assert kept.kept_bytes <= 16 << 20
+
+    asyncio.run(asked())
 
 
 def test_a_photo_is_shown_the_right_way_up(tmp_path: Path):
