@@ -1,5 +1,5 @@
--- What Superset 6.1.0 sends to DuckDB 2.0.0 through duckdb-engine 0.17.0: recorded from a running one. Its dataset is a
--- query, so that each chart has it inside; SQL Lab typed it anew.
+-- What Superset 6.1.0 sends to DuckDB 2.0.0 through duckdb-engine 0.17.0: recorded from a running one; values of filters
+-- are others, and the filter on NULL is written after the rest. The dataset is a query: each chart has it inside.
 
 -- bars by dish
 SELECT food_name AS food_name, COUNT(*) AS count 

@@ -1,5 +1,6 @@
 -- What Superset 6.1.0 sends to PostgreSQL for charts and filters over the view `meals` and the table `foodlog`:
--- recorded from a running one. food_name of foodlog is a calculated column: udf_food_name(image_path).
+-- recorded from a running one; values of filters are others, and the filter on NULL is written after the rest.
+-- food_name of foodlog is a calculated column: udf_food_name(image_path).
 
 -- bars by dish
 SELECT food_name AS food_name, COUNT(*) AS count 
