@@ -12,6 +12,7 @@ from ml_udf.cli.jobs import jobs
 from ml_udf.cli.residency import residency
 from ml_udf.cli.score import score
 from ml_udf.cli.serve import serve
+from ml_udf.cli.share import share
 from ml_udf.cli.simulate import simulate
 from ml_udf.cli.sql import sql
 from ml_udf.cli.train_actor import train_actor_command
@@ -39,6 +40,7 @@ app.command()(residency)
 app.command()(simulate)
 app.command("train-actor")(train_actor_command)
 app.command()(doctor)
+app.command()(share)
 app.command()(token.login)
 app.add_typer(token.app, name="token")
 app.add_typer(postgres.app, name="postgres")

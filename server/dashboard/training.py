@@ -45,6 +45,6 @@ async def _view(page: Page, before: int | None) -> TrainingView:
         datasets,
         tuple(lines),
         following,
-        tuple(each for each in await services.retrainings.all() if page.sees("function", each.function)),
-        tuple(each for each in services.drift.latest if page.sees("function", each.function)),
+        tuple(each for each in await services.retrainings.all() if page.seen.sees(each.function)),
+        tuple(each for each in services.drift.latest if page.seen.sees(each.function)),
     )
