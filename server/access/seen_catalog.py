@@ -13,7 +13,14 @@ from server.catalog.catalog import Catalog, unknown
 from server.catalog.functions import Function, ModelVersion
 from server.errors import UnknownFunction
 
-__all__ = ["SeenCatalog"]
+__all__ = ["SeenCatalog", "may_ask"]
+
+
+def may_ask(catalog: Catalog, view: View, name: str) -> bool:
+    """Whether what a name stands for, be it there or not, is a caller's to see, and to ask."""
+    if view.is_admin or catalog.is_function(name):
+        return view.sees("function", name)
+    return view.sees("model", name) and view.reaches("function", name)
 
 
 class SeenCatalog:
@@ -25,10 +32,7 @@ class SeenCatalog:
 
     def sees(self, name: str) -> bool:
         """Whether what a name stands for, be it there or not, is the caller's to see, and to ask."""
-        view = self._view
-        if view.is_admin or self._catalog.is_function(name):
-            return view.sees("function", name)
-        return view.sees("model", name) and view.reaches("function", name)
+        return may_ask(self._catalog, self._view, name)
 
     def resolve(self, name: str, version: str | None = None) -> Function:
         """See `Catalog.resolve`."""

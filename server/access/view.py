@@ -28,12 +28,14 @@ class View:
         """Whether a thing exists for the caller."""
         if self.is_admin:
             return True
-        if self._revision != self._things.revision or len(self._seen) > _MOST_KEPT:
+        if self._revision != self._things.revision:
             self._seen.clear()
             self._revision = self._things.revision
         key = (kind, name)
         found = self._seen.get(key)
         if found is None:
+            if len(self._seen) >= _MOST_KEPT:
+                self._seen.clear()
             found = self._seen[key] = sees(self.caller, self._things.of(kind, name))
         return found
 

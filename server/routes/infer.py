@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
 from server.access.audit_entry import REFUSED, Auditing, entry_of
 from server.access.masking import masked_text
-from server.access.seen_catalog import SeenCatalog
+from server.access.seen_catalog import SeenCatalog, may_ask
 from server.access.things import Things
 from server.access.view import Views
-from server.catalog.catalog import Catalog
+from server.catalog.catalog import Catalog, unknown
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
 from server.http.application import Reply as SendReply
@@ -137,9 +137,9 @@ class InferRoute:
         """What a request is for, if its caller sees it. Raises `UnknownFunction`, `VersionGone`."""
         view = self._views.of(whole.caller)
         name, version = _named(whole.path)
-        if view.is_admin:
-            return self._catalog.resolve(name, version)
-        return SeenCatalog(self._catalog, view).resolve(name, version)
+        if not view.is_admin and not may_ask(self._catalog, view, name):
+            raise unknown(name)
+        return self._catalog.resolve(name, version)
 
     def _hidden(self, asked: _Asked) -> Mapping[str, str]:
         """The names of members that the caller is not to read, where the reply may hold some."""

@@ -162,7 +162,9 @@ CALLS: dict[tuple[str, str], Call] = {
         ("dataset",), path={"snapshot": "x", "row": "0"}, passes=(404,)
     ),
     ("GET", "/datasets/{name}/confusion"): Call(("dataset",), query=f"function={FUNCTION}"),
-    ("POST", "/datasets/{name}/confusion"): Call(("dataset",), form={"function": FUNCTION}, passes=(303,)),
+    ("POST", "/datasets/{name}/confusion"): Call(
+        ("dataset",), form={"function": FUNCTION}, passes=(303, 503)
+    ),
     ("GET", "/live/datasets/{name}/confusion/{function}"): Call(("dataset",), path={"function": FUNCTION}),
     ("GET", "/login"): _NOTHING,
     ("POST", "/login"): Call(form={"token": "none"}, passes=(200, 401, 403)),
