@@ -129,6 +129,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/jobs/{job}/deploy"): Call(("job",), body=_BAD_CHOICE, passes=(400,)),
     ("GET", "/v1/trials"): Call(("job",), query=f"job={_NAME}"),
     ("GET", "/v1/tokens"): _NOTHING,
+    ("GET", "/v1/audit"): _NOTHING,
     ("POST", "/v1/tokens"): Call(body={}, passes=(400,)),
     ("DELETE", "/v1/tokens/{name}"): Call(path={"name": "nobody"}, passes=(404,)),
     ("POST", "/v1/login-links"): Call(body={}),
