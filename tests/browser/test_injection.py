@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ml_udf.client import Client
-from tests.browser.kitchen import Kitchen, kitchen_in
+from ml_udf.client.claim import Claim
+from tests.browser.kitchen import FOOD, Kitchen, kitchen_in
 from tests.browser.page_list import PAGES, address_of
 from tests.browser.watch import Watch
 from tests.models import hashing_model
@@ -55,6 +56,9 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory, browser: object) -> Itera
                 "/v1/functions/udf_poison",
                 {"models": ["poison"], "default": PAYLOADS[0], "min_confidence": 0.01},
             )
+            photo = str(next(kitchen.photos.rglob("*.png")))
+            for payload in PAYLOADS:  # who asks, on the function's page
+                client.on_behalf_of(Claim(payload, payload)).predict(FOOD, [photo])
         yield kitchen
 
 
@@ -63,3 +67,5 @@ def test_a_page_says_it_as_text(look_at: Callable[..., Watch], poisoned: Kitchen
     watch = look_at()
     watch.page.goto(f"{poisoned.url}/{address_of(route, poisoned)}")
     assert watch.page.evaluate(LOOK) == HARMLESS
+    if route == "/functions/{name}":
+        assert PAYLOADS[0] in watch.page.inner_text("body")
