@@ -143,7 +143,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
     },
     "audit": {
         "id": "BIGINT",
-        "at": "TIMESTAMPTZ",
+        "happened_at": "TIMESTAMPTZ",
         "token": "VARCHAR",
         "address": "VARCHAR",
         "claimed_user": "VARCHAR",

@@ -50,7 +50,7 @@ class AuditEntry:
     def to_json(self) -> dict[str, Any]:
         """As a line of the log."""
         return {
-            "at": datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="milliseconds"),
+            "happened_at": datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="milliseconds"),
             "token": self.token,
             "address": self.address,
             "claimed_user": self.user,

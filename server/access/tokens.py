@@ -47,9 +47,13 @@ class Tokens:
         return None
 
     def of_digest(self, digest: str) -> Token | None:
-        """The token of this hash, if it is valid."""
+        """The token of this hash, if it is valid; it is used with that."""
         token = self._by_digest.get(digest)
-        return token if token is not None and token.is_valid(self._clock()) else None
+        now_s = self._clock()
+        if token is None or not token.is_valid(now_s):
+            return None
+        self._used_s[token.name] = now_s
+        return token
 
     def of_secret(self, secret: bytes) -> Token | None:
         """The token of this secret, if it is valid."""

@@ -132,10 +132,11 @@ class AuditLog:
 
 
 def _told(stored: StoredAudit) -> dict[str, Any]:
-    """As the files have it. SQL has another meaning for the word `user`."""
+    """As the files have it. SQL has other meanings for the words `user` and `at`."""
     told = asdict(stored)
+    at = told.pop("at").isoformat(timespec="milliseconds")
     names = {"claimed_user": told.pop("user"), "claimed_database": told.pop("database")}
-    return {**told, **names, "at": stored.at.isoformat(timespec="milliseconds")}
+    return {**told, **names, "happened_at": at}
 
 
 def _columns(entry: AuditEntry) -> dict[str, Any]:

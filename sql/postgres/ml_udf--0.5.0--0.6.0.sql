@@ -32,7 +32,7 @@ COMMENT ON FUNCTION ml_udf._tokens() IS 'the tokens of every server whose mappin
 
 -- PRIVATE
 CREATE FUNCTION ml_udf._audit(
-    OUT server text, OUT id bigint, OUT at timestamptz, OUT token text, OUT address text, OUT claimed_user text,
+    OUT server text, OUT id bigint, OUT happened_at timestamptz, OUT token text, OUT address text, OUT claimed_user text,
     OUT claimed_database text, OUT action text, OUT what text, OUT outcome text, OUT status bigint,
     OUT count bigint
 ) RETURNS SETOF record
@@ -52,7 +52,7 @@ CREATE VIEW ml_udf.tokens AS
 
 -- PUBLIC
 CREATE VIEW ml_udf.audit AS
-    SELECT server, id, at, token, address, claimed_user, claimed_database, action, what, outcome, status, count
+    SELECT server, id, happened_at, token, address, claimed_user, claimed_database, action, what, outcome, status, count
     FROM ml_udf._audit();
 COMMENT ON VIEW ml_udf.tokens IS 'who may ask the servers, and what; no secrets';
 COMMENT ON VIEW ml_udf.audit IS 'the newest of who changed what on the servers, and who was refused';
