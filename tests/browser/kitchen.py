@@ -22,7 +22,7 @@ __all__ = ["DATASET", "FOOD", "REVIEW", "Kitchen", "greenish_jpeg", "kitchen_in"
 FOOD = "udf_food"  # of photos, at its second version
 REVIEW = "udf_review"  # of texts, of known answers
 DATASET = "food"
-_MISLABELLED = 8  # rows whose photo shows the other class: what a confusion matrix has beside its diagonal
+_MISLABELLED = 4  # every so many rows say the other class: what stands beside a confusion matrix's diagonal
 _JOB_S = 900.0
 
 
@@ -52,7 +52,7 @@ def kitchen_in(folder: Path, *, token: str | None = None, flags: Sequence[str] =
 def _furnish(server: InferenceServer, folder: Path, photos: Path, token: str | None) -> int:
     """Answers the training job's number."""
     labelled = [
-        (path, CLASSES[1 - CLASSES.index(label)] if number < _MISLABELLED else label)
+        (path, CLASSES[1 - CLASSES.index(label)] if number % _MISLABELLED == 0 else label)
         for number, (path, label) in enumerate(draw_photos(photos))
     ]
     with contextlib.closing(Client(server.url, token=token)) as client:
