@@ -67,7 +67,7 @@ def test_a_cell_of_what_is_confused_leads_to_its_wrong_photos(
     page.goto(f"{kitchen.url}/datasets/{DATASET}")
     page.get_by_role("button", name=f"Ask {FOOD}").click()
     expect(page.locator(".confusion table")).to_be_visible(timeout=JOB_MS)
-    cell = page.locator(".confusion .wrong a").first
+    cell = page.locator(".confusion td.is-wrong a").first
     expect(cell).to_be_visible()
     wrong = int(cell.inner_text())
     cell.click()
