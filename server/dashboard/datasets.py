@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -12,7 +11,6 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Form, Request, Response
 from starlette.responses import RedirectResponse
 
-from server.access.view import common_folders
 from server.catalog.functions import Function
 from server.catalog.jobs import Look, Snapshot
 from server.dashboard.live_reply import live_reply
@@ -80,7 +78,7 @@ async def send_picture(page: PageOf, name: str, snapshot: str, row: int, size: s
     if not found:
         raise UnknownFunction(f"snapshot {snapshot} of dataset {name!r} has no row {row}")
     made = await page.dashboard.thumbnails.of(
-        found[0].input, _roots(page), LARGE if size == "large" else SMALL
+        found[0].input, page.media_folders(), LARGE if size == "large" else SMALL
     )
     return Response(made, headers=_PICTURE_HEADERS, media_type="image/jpeg")
 
@@ -151,12 +149,6 @@ def _function(page: Page, name: str) -> Function:
     if found is None:
         raise UnknownFunction(f"there is no function {name!r} here")
     return found
-
-
-def _roots(page: Page) -> list[str]:
-    """The folders below which the caller's pictures lie, resolved."""
-    roots = [os.path.realpath(root) for root in page.services.settings.media_root]
-    return list(common_folders(roots, page.view.media_roots) or ())
 
 
 def _to(page: Page, path: str) -> Response:

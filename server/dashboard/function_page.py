@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
@@ -23,10 +24,12 @@ from server.dashboard.function_view import (
     versions_of,
     why_of,
 )
+from server.dashboard.image_size import image_size
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
 from server.dashboard.sql_view import of_function
+from server.dashboard.thumbnails import file_below
 from server.dashboard.try_inputs import Asked, Takes, fields_of, from_form, from_row, takes
 from server.dashboard.try_view import TriedView, refused_view, tried_view
 from server.errors import BadOption, Forbidden, ServiceError
@@ -42,6 +45,7 @@ router = APIRouter(prefix="/functions", route_class=PageRoute, include_in_schema
 _VERSIONS = 20
 _PATIENCE_S = 30.0
 _FIELDS = 400
+_HEAD_BYTES = 1 << 18  # of a photo, before which its size stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ async def try_function(page: PageOf, name: str, request: Request) -> Response:
         return Response(status_code=499)  # nobody reads it
     if page.is_part:
         # The script shows the photo from where it is.
-        bare = replace(tried, asked=replace(asked, row=b"", shown=""))
+        shown = "" if asked.form == "image" else asked.shown
+        bare = replace(tried, asked=replace(asked, row=b"", shown=shown))
         return await page.reply("try/answer.html", tried=bare, function=function)
     return await _reply(page, function, tried, dataset=dataset)
 
@@ -245,8 +250,28 @@ async def _row_of(page: Page, function: Function, dataset: str, number: str) -> 
     found = await page.services.datasets.test_row(snapshot, place - 1) if 1 <= place <= most else None
     if found is None:
         raise BadOption(f"dataset {dataset} has the test rows 1 to {most}, and no row {number[:20]!r}")
-    form: Any = recipe_for(snapshot.spec["task"]).form
-    return from_row(function, form, found[0], found[1], f"row {place} of {dataset}")
+    at, text, target = found
+    recipe = recipe_for(snapshot.spec["task"])
+    form: Any = recipe.form
+    asked = from_row(function, form, text, str(target), f"row {place} of {dataset}")
+    if not recipe.pictures:
+        return asked
+    width, height = await asyncio.to_thread(_size_of, text, page.media_folders())
+    path = f"datasets/{quote(dataset, safe='')}/pictures/{quote(snapshot.id, safe='')}/{at}?size=large"
+    base = "../" if page.is_part else page.base  # a part stands in the function's page
+    return replace(asked, shown=base + path, width=width, height=height)
+
+
+def _size_of(path: str, roots: Sequence[str]) -> tuple[int, int]:
+    """Of a photo below the roots, by its first bytes; (0, 0) where that is not known."""
+    file = file_below(path, roots)
+    if file is None:
+        return 0, 0
+    try:
+        with open(file, "rb") as opened:
+            return image_size(opened.read(_HEAD_BYTES)) or (0, 0)
+    except OSError:
+        return 0, 0
 
 
 async def _tried(page: Page, function: Function, asked: Asked, request: Request) -> TriedView:

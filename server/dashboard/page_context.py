@@ -7,6 +7,7 @@ async def show(page: PageOf) -> Response:
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from starlette.responses import HTMLResponse
 
 from server.access.caller import NOBODY, Caller, Kind
 from server.access.seen_catalog import SeenCatalog
-from server.access.view import View
+from server.access.view import View, common_folders
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Snapshot
 from server.dashboard.browser_session import check_csrf, session_of
@@ -110,6 +111,11 @@ class Page:
     async def dataset(self, name: str) -> Snapshot:
         """A dataset of that name, if the caller sees it. Raises `UnknownFunction`."""
         return await self.services.datasets.newest(name, self.view)
+
+    def media_folders(self) -> list[str]:
+        """The folders below which the caller's pictures lie, resolved."""
+        roots = [os.path.realpath(root) for root in self.services.settings.media_root]
+        return list(common_folders(roots, self.view.media_roots) or ())
 
     def seen_from(self, base: str) -> Page:
         """The same for parts of a page that stands elsewhere: their links start from there."""

@@ -157,17 +157,18 @@ class Datasets:
 
         return await asyncio.to_thread(read)
 
-    async def test_row(self, snapshot: Snapshot, number: int) -> tuple[str, str] | None:
-        """(input, target) of one of a snapshot's test rows, counted from 0; None beyond the last."""
+    async def test_row(self, snapshot: Snapshot, place: int) -> tuple[int, str, str] | None:
+        """(number in the snapshot, input, target) of a test row, counted from 0; None beyond the last."""
 
-        def read() -> tuple[str, str] | None:
-            left = number
+        def read() -> tuple[int, str, str] | None:
+            first, left = 0, place
             with pq.ParquetFile(self._folder / snapshot.facts["file"]) as parquet:
                 for batch in parquet.iter_batches(columns=["input", "target", "split"]):
-                    found = batch.filter(pc.equal(batch["split"], "test"))
-                    if left < found.num_rows:
-                        return found["input"][left].as_py(), found["target"][left].as_py()
-                    left -= found.num_rows
+                    at = pc.indices_nonzero(pc.equal(batch["split"], "test"))
+                    if left < len(at):
+                        here = at[left].as_py()
+                        return first + here, batch["input"][here].as_py(), batch["target"][here].as_py()
+                    first, left = first + batch.num_rows, left - len(at)
             return None
 
         return await asyncio.to_thread(read)
