@@ -14,6 +14,7 @@ from tests.browser.accessibility import barriers
 from tests.browser.watch import LOOKS, Look, Watch, picture
 from tests.inference_server import InferenceServer, inference_server
 
+WIDER_THAN_ITSELF = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 pytestmark = pytest.mark.security
 
 
@@ -75,6 +76,7 @@ def test_a_person_logs_in_makes_a_token_and_revokes_it(
     page.goto(f"{site.url}/who")
     assert secret not in page.content()
     picture(page, "who-admin", look)
+    assert not page.evaluate(WIDER_THAN_ITSELF)
     assert barriers(page) == []
     watch.say_yes()
     page.get_by_role("button", name=f"Revoke {name}").click()
