@@ -35,7 +35,7 @@ from server.dashboard.try_view import TriedView, refused_view, tried_view
 from server.errors import BadOption, Forbidden, ServiceError
 from server.http.body import ClientGone
 from server.serving.calls import Call, Reply
-from server.training.drift import DriftOf
+from server.training.drift import DriftOf, seen_drift
 from server.training.recipes import recipe_for
 
 __all__ = ["router"]
@@ -116,14 +116,8 @@ def _members_of(page: Page, function: Function) -> list[str]:
 
 
 def _drift_of(page: Page, function: Function) -> tuple[DriftOf, ...]:
-    """What it is compared with may be a dataset that the caller does not see."""
     found = [each for each in page.services.drift.latest if each.function == function.name]
-    told = []
-    for each in found:
-        snapshot, _, dataset = each.reference.partition(" of ")
-        is_seen = not snapshot.startswith("snapshot ") or page.sees("dataset", dataset)
-        told.append(each if is_seen else replace(each, reference="its training rows"))
-    return tuple(told)
+    return tuple(seen_drift(found, page.seen, page.view))
 
 
 async def _reply(page: Page, function: Function, tried: TriedView | None, dataset: str = "") -> Response:

@@ -9,6 +9,7 @@ from server.dashboard.live_reply import live_reply
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.training_view import TrainingView, dataset_line
+from server.training.drift import seen_drift
 from server.training.jobs.described import described
 from server.training.jobs.seen import last_jobs
 
@@ -46,5 +47,5 @@ async def _view(page: Page, before: int | None) -> TrainingView:
         tuple(lines),
         following,
         tuple(each for each in await services.retrainings.all() if page.seen.sees(each.function)),
-        tuple(each for each in services.drift.latest if page.seen.sees(each.function)),
+        tuple(seen_drift(services.drift.latest, page.seen, page.view)),
     )

@@ -19,6 +19,7 @@ from server.http.replies import json_reply
 from server.routes.callers import CallerOf, tell
 from server.routes.roles import roles_of
 from server.services import SeenOf, Services, ServicesOf, ViewOf
+from server.training.drift import DriftOf, seen_drift
 from server.training.jobs.described import described, trials_of
 from server.training.jobs.seen import check_changes_job, check_sees_job, page_of_jobs
 from server.training.retraining import no_retraining
@@ -176,10 +177,10 @@ async def list_retrainings(services: ServicesOf, seen: SeenOf) -> Response:
 
 
 @router.get("/v1/drift")
-async def list_drift(services: ServicesOf, seen: SeenOf) -> Response:
+async def list_drift(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
     """How far what functions are asked and answer has moved from what they were trained on."""
-    known = [each for each in await services.drift.look() if seen.sees(each.function)]
-    return json_reply({"drift": [asdict(each) | {"is_much": each.is_much} for each in known]})
+    known = seen_drift(await services.drift.look(), seen, view)
+    return json_reply({"drift": [_drift(each) for each in known]})
 
 
 @router.post("/v1/functions/{name}/retrain")
@@ -205,6 +206,12 @@ async def stop_retraining(services: ServicesOf, view: ViewOf, seen: SeenOf, name
         raise no_retraining(name)
     await services.retrainings.forget(name)
     return json_reply({"function": name, "state": "forgotten"})
+
+
+def _drift(each: DriftOf) -> dict[str, Any]:
+    told = asdict(each) | {"is_much": each.is_much}
+    del told["dataset"]
+    return told
 
 
 def _retraining(known: Retraining) -> dict[str, Any]:

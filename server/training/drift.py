@@ -18,7 +18,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,13 +27,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from server.access.seen_catalog import SeenCatalog
+from server.access.view import View
 from server.catalog.functions import Function
 from server.errors import ServiceError
 from server.serving.recent_answers import AnsweredRow, RecentAnswers, Sample
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
 
-__all__ = ["MUCH", "Bins", "Drift", "DriftOf", "Reference"]
+__all__ = ["MUCH", "Bins", "Drift", "DriftOf", "Reference", "seen_drift"]
 
 Shares: TypeAlias = NDArray[np.float64]
 
@@ -49,7 +51,9 @@ _LEAST_SHARE = 1e-3  # a bin that is empty on one side would be infinitely far
 
 @dataclass(frozen=True, slots=True)
 class DriftOf:
-    """One thing of a version of a function. rows: recent ones. index: None while they are too few."""
+    """One thing of a version of a function. rows: recent ones. index: None while they are too few. dataset:
+    whose rows the reference is; "" = it is none.
+    """
 
     function: str
     version: int
@@ -57,6 +61,7 @@ class DriftOf:
     rows: int
     index: float | None
     reference: str
+    dataset: str = ""
 
     @property
     def is_much(self) -> bool:
@@ -133,7 +138,7 @@ class Drift:
         self._folder = folder
         self._tasks = tasks or Tasks()
         self._fresh_s = fresh_s
-        self._trained: dict[str, tuple[str, dict[str, Reference]]] = {}  # by function's key
+        self._trained: dict[str, tuple[str, str, dict[str, Reference]]] = {}  # by function's key
         self._looking = asyncio.Lock()
         self._looked_s = -math.inf
         self.latest: tuple[DriftOf, ...] = ()
@@ -171,24 +176,28 @@ class Drift:
         function, recent = sample.function, list(sample.recent)
         # The first answers are no evidence that nothing has changed since.
         sure = [row.confidence for row in recent if row.confidence is not None and not row.is_first]
-        compared = {"confidence": ("its first answers", Reference.of(sample.first), sure)}
+        compared = {"confidence": ("its first answers", "", Reference.of(sample.first), sure)}
         trained = self._trained_on(function)
         if trained is not None:
-            name, references = trained
+            name, dataset, references = trained
             now = {f"input {column}": values for column, values in _inputs(function, recent).items()}
             now["answer"] = [row.value for row in recent]
-            compared |= {what: (name, each, now[what]) for what, each in references.items() if what in now}
+            compared |= {
+                what: (name, dataset, each, now[what]) for what, each in references.items() if what in now
+            }
         found = []
-        for what, (name, before, values) in sorted(compared.items()):
+        for what, (name, dataset, before, values) in sorted(compared.items()):
             if not before.rows or (values and all(value is None for value in values)):
                 continue
             enough = min(before.rows, len(values)) >= _LEAST_ROWS
             index = before.index(values) if enough else None
-            found.append(DriftOf(function.name, function.version, what, len(values), index, name))
+            found.append(DriftOf(function.name, function.version, what, len(values), index, name, dataset))
         return found
 
-    def _trained_on(self, function: Function) -> tuple[str, dict[str, Reference]] | None:
-        """The snapshot that taught the first member: its name, its targets, and its inputs by name."""
+    def _trained_on(self, function: Function) -> tuple[str, str, dict[str, Reference]] | None:
+        """The snapshot that taught the first member: its name, its dataset, its targets, and its inputs by
+        name.
+        """
         if function.key not in self._trained:
             try:
                 manifest = json.loads((function.members[0].directory / "model.json").read_bytes())
@@ -202,8 +211,20 @@ class Drift:
             inputs = _of_texts(function, [str(row["input"]) for row in rows])
             values |= {f"input {column}": of_column for column, of_column in inputs.items()}
             references = {what: Reference.of(each) for what, each in values.items()}
-            self._trained[function.key] = f"snapshot {snapshot.id} of {job.dataset}", references
+            name = f"snapshot {snapshot.id} of {job.dataset}"
+            self._trained[function.key] = name, job.dataset, references
         return self._trained[function.key]
+
+
+def seen_drift(found: Iterable[DriftOf], seen: SeenCatalog, view: View) -> list[DriftOf]:
+    """That of functions that a caller sees; a dataset that they do not see is not named."""
+    return [
+        each
+        if not each.dataset or view.sees("dataset", each.dataset)
+        else replace(each, reference="what it was trained on", dataset="")
+        for each in found
+        if seen.sees(each.function)
+    ]
 
 
 def _training_rows(file: Path) -> list[dict[str, Any]]:

@@ -14,8 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_worker.wire.columns import TEXT, Column
+from server.access.caller import Caller
+from server.access.permissions import Thing
+from server.access.seen_catalog import SeenCatalog
+from server.access.things import Things
+from server.access.view import WHOLE, View
+from server.catalog.catalog import Catalog
 from server.serving.recent_answers import RecentAnswers
-from server.training.drift import MUCH, Drift, Reference
+from server.training.drift import MUCH, Drift, DriftOf, Reference, seen_drift
 from tests.unit.training.training_house import on_a_loop
 
 RANDOM = np.random.default_rng(2)
@@ -189,3 +195,20 @@ def test_of_a_large_call_no_more_rows_than_of_others_are_kept(tmp_path: Path):
     house.recent.answered(cast(Any, call), cast(Any, reply))
     (sample,) = house.recent.all()
     assert len(sample.recent) == 50
+
+
+@pytest.mark.security
+def test_what_a_caller_does_not_see_is_named_in_no_drift():
+    things = Things()
+    things.keep(Thing("dataset", "salaries", "boss", "private"))
+    things.keep(Thing("function", "udf_hidden", "boss", "private"))
+    catalog = Catalog(cast(Any, None))
+    found = [
+        DriftOf("udf_food", 1, "answer", 300, 0.1, "snapshot abc of salaries", "salaries"),
+        DriftOf("udf_hidden", 1, "confidence", 300, 0.1, "its first answers"),
+    ]
+    view = View(Caller("reader", scopes=frozenset({"read"})), things)
+    cast(Any, catalog).is_function = lambda name: True
+    (told,) = seen_drift(found, SeenCatalog(catalog, view), view)
+    assert (told.function, told.reference, told.dataset) == ("udf_food", "what it was trained on", "")
+    assert seen_drift(found, SeenCatalog(catalog, WHOLE), WHOLE) == found
