@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
 
+import duckdb
 import pytest
+from playwright.sync_api import expect
 
+import ml_udf.duckdb
 from ml_udf.client import Client
 from ml_udf.client.claim import Claim
-from tests.browser.kitchen import FOOD, Kitchen, kitchen_in
-from tests.browser.page_list import PAGES, address_of
 from tests.browser.watch import Watch
+from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
+from tests.training_data import draw_photos
+from tests.waiting import wait_for_job
 
 pytestmark = pytest.mark.security
 
@@ -25,7 +31,7 @@ PAYLOADS = (
     "</title></textarea></style></script><xss-probe>",
     "<iframe srcdoc='<script>parent.__xss=1</script>'></iframe><xss-probe>",
     "javascript:window.__xss=1//",
-    "&lt;xss-probe&gt;{{7*191}}${7*191}",
+    "&lt;xss-probe&gt;{{7*13370191}}${7*13370191}",
     "\u2028'-alert(1)-'\\\"-alert(1)//",
 )
 LOOK = """() => ({
@@ -36,36 +42,146 @@ LOOK = """() => ({
     url => /^\\s*(javascript|data|vbscript):/i.test(url)),
   handlers: [...document.querySelectorAll("*")].filter(one =>
     one.getAttributeNames().some(name => name.startsWith("on"))).length,
-  computed: document.body.innerText.includes("1337"),
+  computed: document.body.innerText.includes("93591337"),
 })"""
 HARMLESS: dict[str, object] = {"probes": 0, "ran": None, "links": [], "handlers": 0, "computed": False}
 
 
+POISON, LEARNT = "udf_poison", "udf_learnt"
+SAID = quote(PAYLOADS[1], safe="")
+ADDRESSES = (
+    "",
+    "?hours=" + SAID,
+    "functions",
+    f"functions/{POISON}",
+    f"functions/{LEARNT}",
+    f"functions/{SAID}",
+    "models",
+    "models/poison",
+    f"models/{SAID}",
+    "training",
+    "jobs/1",
+    "jobs/1?knobs=all",
+    f"jobs/{SAID}",
+    "datasets/poison",
+    "datasets/pictures",
+    f"datasets/{SAID}",
+    f"datasets/poison/confusion?function={LEARNT}",
+    f"datasets/poison/confusion?function={LEARNT}&truth={SAID}&answer={SAID}",
+    f"datasets/poison/confusion?function={SAID}",
+    "sql",
+    "who",
+    f"login?next={SAID}&link={SAID}",
+)
+# Where a payload must be read as it was written.
+TOLD = {f"functions/{POISON}": PAYLOADS[0], "models/poison": PAYLOADS[0], "datasets/poison": PAYLOADS[0]}
+
+
 @pytest.fixture(scope="module")
-def poisoned(tmp_path_factory: pytest.TempPathFactory, browser: object) -> Iterator[Kitchen]:
-    """Payloads as classes, defaults, labels, keys, file names, texts, queries, users and errors."""
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """Payloads as classes, defaults, labels, keys, texts, queries, users, and names of files."""
     folder = tmp_path_factory.mktemp("poisoned")
-    with kitchen_in(folder) as kitchen:
-        model = hashing_model(folder / "models", "poison")
-        manifest = json.loads((model / "model.json").read_text())
-        manifest["classes"] = list(PAYLOADS)
-        (model / "model.json").write_text(json.dumps(manifest))
-        with contextlib.closing(Client(kitchen.url)) as client:
-            client.post("/register", {"directory": str(model)})
-            client.put(
-                "/v1/functions/udf_poison",
-                {"models": ["poison"], "default": PAYLOADS[0], "min_confidence": 0.01},
-            )
-            photo = str(next(kitchen.photos.rglob("*.png")))
-            for payload in PAYLOADS:  # who asks, on the function's page
-                client.on_behalf_of(Claim(payload, payload)).predict(FOOD, [photo])
-        yield kitchen
+    photos = folder / "photos"
+    with inference_server(folder / "home", media_roots=[photos]) as server:
+        poison_model(server, folder)
+        with duckdb.connect() as db:
+            registration = ml_udf.duckdb.register(db, server.url)
+            poison_texts(db)
+            poison_pictures(db, photos)
+            db.execute(f"SELECT ml_udf.deploy('{LEARNT}', job => 1)").fetchall()
+            registration.close()
+        yield server
 
 
-@pytest.mark.parametrize("route", PAGES)
-def test_a_page_says_it_as_text(look_at: Callable[..., Watch], poisoned: Kitchen, route: str) -> None:
+def poison_model(server: InferenceServer, folder: Path) -> None:
+    model = hashing_model(folder / "models", "poison")
+    manifest = json.loads((model / "model.json").read_text())
+    manifest["classes"] = list(PAYLOADS)
+    (model / "model.json").write_text(json.dumps(manifest))
+    with contextlib.closing(Client(server.url)) as client:
+        client.post("/register", {"directory": str(model)})
+        options = {"models": ["poison"], "default": PAYLOADS[0], "min_confidence": 0.01}
+        client.put(f"/v1/functions/{POISON}", options)
+        for payload in PAYLOADS:  # who asks, on the function's page
+            client.on_behalf_of(Claim(payload, payload)).predict(POISON, [payload])
+
+
+def poison_texts(db: duckdb.DuckDBPyConnection) -> None:
+    """A dataset, and job 1 that learnt from it."""
+    rows = [(f"{text} {number}", f"{text} text {number}", text) for text in PAYLOADS for number in range(12)]
+    db.execute("CREATE TABLE poison (id VARCHAR, text VARCHAR, label VARCHAR)")
+    db.executemany("INSERT INTO poison VALUES (?, ?, ?)", rows)
+    create(
+        db, "poison", f"SELECT id, text, label FROM poison WHERE label <> $q${PAYLOADS[3]} $q$", "text", "id"
+    )
+    ((job,),) = db.execute(
+        "SELECT ml_udf.train('poison', task => 'text-classification', models => ['fasttext'],"
+        " budget => '3 epochs', max_epochs => 1)"
+    ).fetchall()
+    assert job == 1
+    wait_for_job(lambda query: db.execute(query).fetchall()[0][0], 1, 600.0)
+
+
+def poison_pictures(db: duckdb.DuckDBPyConnection, photos: Path) -> None:
+    rows = []
+    for number, (name, label) in enumerate(draw_photos(photos, 40)):
+        said = f"{PAYLOADS[number % len(PAYLOADS)]} {number}.png".replace("/", "\u2215")
+        (photos / name).rename(photos / said)
+        if number == 0:
+            (photos / said).write_text("no picture")
+        rows.append((said, label))
+    db.execute("CREATE TABLE pictures (image_path VARCHAR, label VARCHAR)")
+    db.executemany("INSERT INTO pictures VALUES (?, ?)", rows)
+    create(db, "pictures", "SELECT image_path, label FROM pictures", "image", "image_path")
+
+
+def create(db: duckdb.DuckDBPyConnection, name: str, query: str, kind: str, key: str) -> None:
+    db.execute(
+        f"SELECT ml_udf.create_dataset('{name}', $d${query}$d$, target => 'label', key => '{key}',"
+        f" task => '{kind}-classification')"
+    ).fetchall()
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_page_says_it_as_text(
+    look_at: Callable[..., Watch], poisoned: InferenceServer, address: str
+) -> None:
     watch = look_at()
-    watch.page.goto(f"{poisoned.url}/{address_of(route, poisoned)}")
+    for status in (400, 404):
+        watch.allow(".*", status)
+    watch.page.goto(f"{poisoned.url}/{address}")
+    if watch.page.locator("body[data-live]").count():
+        expect(watch.page.locator("#link-state")).to_have_text("live")
     assert watch.page.evaluate(LOOK) == HARMLESS
-    if route == "/functions/{name}":
-        assert PAYLOADS[0] in watch.page.inner_text("body")
+    for one in watch.page.locator("details").all():
+        one.evaluate("one => { one.open = true; }")
+    assert watch.page.evaluate(LOOK) == HARMLESS
+    if address in TOLD:
+        assert TOLD[address] in watch.page.inner_text("body")
+
+
+def test_what_is_confused_is_text(look_at: Callable[..., Watch], poisoned: InferenceServer) -> None:
+    watch = look_at()
+    watch.page.goto(f"{poisoned.url}/datasets/poison")
+    watch.page.get_by_role("button", name=f"Ask {LEARNT}").click()
+    expect(watch.page.locator(".confusion table")).to_be_visible(timeout=600_000)
+    assert watch.page.evaluate(LOOK) == HARMLESS
+    watch.page.locator(".confusion td a").first.click()
+    expect(watch.page.locator(".wrong-rows > li").first).to_be_visible()
+    assert watch.page.evaluate(LOOK) == HARMLESS
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_what_is_typed_to_be_tried_is_text(
+    look_at: Callable[..., Watch], poisoned: InferenceServer, scripts: bool
+) -> None:
+    watch = look_at(scripts=scripts)
+    watch.page.goto(f"{poisoned.url}/functions/{POISON}")
+    for payload in PAYLOADS:
+        watch.page.fill("textarea", payload)
+        watch.page.get_by_role("button", name="Ask", exact=True).click()
+        expect(watch.page.locator("#answer blockquote")).to_have_text(payload)
+        expect(watch.page.locator("#answer .said")).to_be_visible()
+        if scripts:
+            assert watch.page.evaluate(LOOK) == HARMLESS
+        assert watch.page.locator("xss-probe").count() == 0
