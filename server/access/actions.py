@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from server.access.rules import CHANGING, match_of
 
-__all__ = ["ACTIONS", "FOLDED", "action_of"]
+__all__ = ["ACTIONS", "ALWAYS", "FOLDED", "action_of"]
 
 FOLDED = frozenset(("give feedback",))  # what programs do all the time
+# Done even while the trail cannot be kept, and told later: who looks what is wrong, and shuts somebody out.
+ALWAYS = FOLDED | {"log in", "log out", "make login link", "revoke token"}
 
 _UNTOLD = ""
 ACTIONS: dict[tuple[str, str], str] = {

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from server.access.actions import FOLDED, action_of
+from server.access.actions import ALWAYS, FOLDED, action_of
 from server.access.audit_entry import REFUSED, Auditing, entry_of
 from server.access.caller import Caller
 from server.access.door import Access, claims_of, wants_page
@@ -163,7 +163,7 @@ class Gateway:
                     self.refused(caller, method, path, status)
             await send(message)
 
-        if changing is not None and changing[0] not in FOLDED:
+        if changing is not None and changing[0] not in ALWAYS:
             try:
                 await audit.ready()
             except ServiceError as error:

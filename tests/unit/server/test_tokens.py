@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
 from server.access.caller import SCOPES, Caller, Grants, Shares
+from server.access.failed_logins import FailedLogins
 from server.access.token import PREFIX, Token, digest_of
 from server.access.token_form import RESERVED, asked_token
 from server.access.tokens import Tokens
 from server.administration.tokens import TokenService
+from server.app import create_app
 from server.errors import BadOption, UnknownFunction
+from server.settings import Settings
+from server.storage import StartError
+from server.store.database import open_database
 from server.store.tokens import TokenRepository
 from tests.unit.server.test_plans import runs
 from tests.waiting import until
@@ -353,3 +359,32 @@ def test_patterns_and_scopes_may_be_one_text_with_commas() -> None:
 )
 def test_an_end_is_a_span_or_a_time(said: str | None, is_at: datetime | None) -> None:
     assert asked_token({"name": "app", "scopes": "infer", "expires": said}, NOW).expires_at == is_at
+
+
+def test_beyond_loopback_a_server_starts_with_an_admins_token_in_its_registry(tmp_path: Path) -> None:
+    settings = Settings(host="0.0.0.0", home=tmp_path)
+    with pytest.raises(StartError, match="ml-udf token create NAME --scope admin"):
+        create_app(settings)
+    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    service = TokenService(TokenRepository(engine), Tokens())
+    asyncio.run(service.create({"name": "brief", "scopes": ["admin"], "expires": "2999-01-01"}, HERE))
+    create_app(settings)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE tokens SET expires_at = '2001-01-01 00:00:00'"))
+    with pytest.raises(StartError, match="without a token"):
+        create_app(settings)
+    engine.dispose()
+
+
+def test_wrong_secrets_from_everywhere_take_bounded_memory_and_each_place_waits_for_itself() -> None:
+    failed = FailedLogins()
+    for number in range(100_000):
+        failed.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", number / 1e6)
+    assert len(failed) <= 10_000
+    assert [failed.note("192.168.0.1", 5.0) for _ in range(11)] == [0.0] * 10 + [60.0]
+    assert failed.note("192.168.0.2", 5.0) == 0.0
+    assert failed.note("192.168.0.1", 66.0) == 0.0
+    for host in range(10):
+        failed.note(f"2001:db8::{host}", 5.0)
+    assert failed.note("2001:db8::ffff", 6.0) == 59.0
+    assert failed.note("2001:db8:0:1::1", 6.0) == 0.0
