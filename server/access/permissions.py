@@ -1,8 +1,8 @@
 """Who sees a thing, and who may change it. Pure; the one place that decides.
 
-A thing is owned by the token that made it. What a caller may not see does not exist for them: it stands in no
-list, and asking for it gets the same error as asking for a name that was never there (INFaaS §3.1: private and
-public models).
+A thing is owned by the token that made it. What a caller may not see does not exist for them: it stands in
+no list, and asking for it gets the same error as asking for a name that was never there (INFaaS §3.1:
+private and public models).
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Retrainings:
         """
         _, trained = await asyncio.to_thread(self._champion, function)
         for job in {each["job"] for each in trained}:
-            if not view.sees_job(*await self._training.whose(job)):
+            if not view.sees_job(*await asyncio.to_thread(self._jobs.whose_job, job)):
                 raise Forbidden(
                     f"what {function} was trained on is not for this token; ask its owner, or an admin"
                 )

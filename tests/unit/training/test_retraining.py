@@ -64,7 +64,7 @@ class House:
         it = cast(Any, self)
         began: set[int] = set()
 
-        async def start(form: dict[str, Any]) -> Any:
+        async def start(form: dict[str, Any], view: Any) -> Any:
             job = await self.start(form)
             began.add(job.id)
             return job
@@ -95,7 +95,7 @@ class House:
     async def job(self, number: int) -> Any:
         return self.jobs.job(number), SimpleNamespace(ending=True)
 
-    async def deploy(self, run: Any, function: str, **options: Any) -> Any:
+    async def deploy(self, run: Any, function: str, *, view: Any, **options: Any) -> Any:
         self.deployed.append({"function": function, **options})
         return SimpleNamespace(
             promoted=self.promoted, version=4 if self.promoted else 3, p_value=0.01, looks=2
