@@ -8,7 +8,7 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-decisions bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-fairness bench-schedule bench-residency bench-residency-live bench-decisions bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ bench-loads: $(READY) ## Loads of a 233 MB model beside the link's rate and what
 
 bench-selection: $(READY) ## What selection adds to a row's cost in the scheduler's core
 	$(BIN)/python -m tests.benchmarks.selection_cost $(FLAGS)
+
+bench-fairness: $(READY) ## A caller of 20 rows a second beside one with a million, in the simulator and live (FLAGS='--parts simulated')
+	$(BIN)/python -m tests.benchmarks.fairness $(FLAGS)
 
 bench-schedule: $(READY) ## Every batching policy in the simulator; the same cells with ensembles of three
 	$(BIN)/python -m tests.benchmarks.schedule

@@ -10,6 +10,7 @@
     ├── VersionGone              42704  the version that this statement began with is gone
     ├── BadOption                22023  an option or a request that the server cannot accept
     ├── Overloaded               53400  the queue is full; retry after a while
+    │   └── QuotaExceeded        53400  the token has all that it may have at a time
     ├── NoSpace                  53100  the server's disk is full; nothing was changed
     ├── RemoteUnavailable        58030  a model behind another server cannot be asked
     ├── DeadlineExceeded         57014  the answer cannot come, or did not come, in time
@@ -57,6 +58,7 @@ __all__ = [
     "NoKey",
     "NoSpace",
     "Overloaded",
+    "QuotaExceeded",
     "RemoteInvalid",
     "RemoteUnavailable",
     "ServerFault",
@@ -189,6 +191,13 @@ class Overloaded(MlUdfError):
     ) -> None:
         super().__init__(message, hint=hint, detail=detail)
         self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(Overloaded):
+    """The token has all the rows, a second or waiting, that it may have; they are asked again in time."""
+
+    code = "quota_exceeded"
+    usual_hint = "wait longer, send fewer rows at a time, or have the token's caps raised (ml-udf token)"
 
 
 class NoSpace(MlUdfError):

@@ -420,6 +420,7 @@ async def _running(
             catalog,
             supervisor.tasks(),
             allow_import=settings.allow_import,
+            most_epochs=lambda owner: _most_epochs(access.tokens, owner),
         )
         stack.push_async_callback(taken.close)
         stack.push_async_callback(jobs.close)
@@ -514,6 +515,12 @@ async def _running(
             access=access,
             audit=audit,
         )
+
+
+def _most_epochs(tokens: Tokens, owner: str) -> int:
+    """Epochs of a token's jobs that may run at a time; 0 = any number, as of who began them without one."""
+    token = tokens.named(owner) if owner else None
+    return 0 if token is None else token.shares.epochs
 
 
 def _reading(metrics: Metrics, dispatcher: Dispatcher, residency: Residency) -> Reading:

@@ -14,6 +14,7 @@ The codes are those of docs/architecture.md; a route raises, and one place turns
     ├── BodyTooLarge         413 input_too_large    the body as a whole
     ├── Unsupported          501 unsupported
     ├── Overloaded           503 overloaded         with Retry-After
+    │   └── QuotaExceeded    429 quota_exceeded     the caller's own cap, with Retry-After
     ├── RemoteUnavailable    503 remote_unavailable  the endpoint of a model elsewhere cannot be asked
     ├── NoSpace              507 no_space           the disk of the home folder or registry is full
     ├── DeadlineExceeded     504 deadline_exceeded
@@ -33,6 +34,7 @@ __all__ = [
     "MethodNotAllowed",
     "NoSpace",
     "Overloaded",
+    "QuotaExceeded",
     "RemoteUnavailable",
     "ServiceError",
     "Unauthorized",
@@ -180,6 +182,13 @@ class Overloaded(ServiceError):
     def headers(self) -> dict[str, str]:
         """`Retry-After` in whole seconds, as RFC 9110 has it."""
         return {"Retry-After": str(max(1, math.ceil(min(self.retry_after_s, 3600.0))))}
+
+
+class QuotaExceeded(Overloaded):
+    """The caller's token has all that it may have at a time; others may find room."""
+
+    code = "quota_exceeded"
+    status = 429
 
 
 class RemoteUnavailable(ServiceError):

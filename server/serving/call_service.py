@@ -11,6 +11,7 @@ from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
 from server.serving.calls import Call, PendingReply, Reply
+from server.serving.caps import Caps
 from server.serving.dispatcher import Dispatcher
 from server.serving.fair_share import FairShare
 from server.serving.recent_answers import RecentAnswers
@@ -40,6 +41,7 @@ class CallService:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._fair_share = FairShare(max_rows)
+        self._caps = Caps()
         self._disconnects = DisconnectWatch(tasks)
 
     async def ask(self, call: Call, receive: Receive, began_s: float) -> Reply:
@@ -75,12 +77,15 @@ class CallService:
         is not queued; `on_over` is then never called.
         """
         name, rows = call.function.name, len(call.rows)
+        self._caps.take(time.monotonic(), call.caller, call.shares, rows, call.nbytes)
         if not self._fair_share.take(name, call.caller, rows):
+            self._caps.give(call.caller, call.shares, rows, call.nbytes)
             raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
         try:
             pending = self._dispatcher.begin(call)
         except BaseException:
             self._fair_share.give(name, call.caller, rows)
+            self._caps.give(call.caller, call.shares, rows, call.nbytes)
             raise
         pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
         return pending
@@ -89,6 +94,7 @@ class CallService:
         """The outcome of a call that is over, which is counted and forgotten."""
         call = pending.call
         self._fair_share.give(call.function.name, call.caller, len(call.rows))
+        self._caps.give(call.caller, call.shares, len(call.rows), call.nbytes)
         self._dispatcher.end(pending)
         failure = pending.future.exception()
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle

@@ -178,6 +178,7 @@ class Workload:
     placement_options: Mapping[str, Any] = field(default_factory=dict)
     loads_block: bool = False  # a device computes nothing while a model moves over its link
     closed_loop: ClosedLoop | None = None  # beside what arrives by itself
+    tells_tenants: bool = True  # whether the scheduler knows whose rows are whose
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
 
     def load_s(self, model: MemberLoad, device: SimulatedDevice) -> float:
@@ -187,17 +188,19 @@ class Workload:
 
 @dataclass(slots=True)
 class TenantResult:
-    """Rows of one tenant of a function. latencies_s: of the requests that were answered, whole."""
+    """Rows of one tenant of a function. latencies_s, came_s: of the requests that were answered, whole."""
 
     offered: int = 0
     answered: int = 0
     refused: int = 0
     latencies_s: list[float] = field(default_factory=list)
+    came_s: list[float] = field(default_factory=list)
     answered_at_s: list[tuple[float, int]] = field(default_factory=list)  # when, and how many rows
 
-    def quantile_s(self, share: float) -> float:
-        """Latency that `share` of the answered requests stay within; nan if none were."""
-        return _quantile_s(self.latencies_s, share)
+    def quantile_s(self, share: float, begin_s: float = 0.0) -> float:
+        """Latency that `share` of the answered requests that came since then stay within; nan for none."""
+        pairs = zip(self.latencies_s, self.came_s, strict=True)
+        return _quantile_s([latency_s for latency_s, came_s in pairs if came_s >= begin_s], share)
 
     def rate(self, begin_s: float, end_s: float) -> float:
         """Rows answered a second between these times."""
@@ -500,7 +503,7 @@ class _Simulation:
                 nbytes=rows,
                 deadline_s=now_s + function.slo_s if is_due else math.inf,
                 row_class=tenant.row_class,
-                tenant=tenant.name,
+                tenant=tenant.name if self._load.tells_tenants else "",
                 weight=tenant.weight,
             ),
         )
@@ -525,6 +528,7 @@ class _Simulation:
         request.left -= part.rows
         if not request.left:
             result.latencies_s.append(now_s - request.came_s)
+            result.came_s.append(request.came_s)
             self._tenant_request_over(now_s, part.request_id)
 
     def _tenant_request_over(self, now_s: float, request_id: int) -> None:

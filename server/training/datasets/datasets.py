@@ -29,7 +29,7 @@ from gpu_worker.wire.protocol import Inspect, Inspected
 from server.access.ownership import Ownership
 from server.access.view import WHOLE, View
 from server.catalog.jobs import Look, Snapshot, unknown_dataset
-from server.errors import BadOption, Overloaded, UnknownFunction
+from server.errors import BadOption, Overloaded, QuotaExceeded, UnknownFunction
 from server.serving.fair_share import may_take
 from server.store.training import TrainingRepository
 from server.training.datasets.connections import SourceConnections
@@ -212,7 +212,8 @@ class Datasets:
         return await self._keep(spec, await self._query(spec, roles, caller, view), view)
 
     async def begin(self, form: Mapping[str, Any], caller: str = "", view: View = WHOLE) -> str:
-        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`, `Forbidden`.
+        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`, `QuotaExceeded`,
+        `Forbidden`.
 
         caller: whoever begins it has a share of the uploads, and finds room beside others. view: as `pull`.
         """
@@ -222,7 +223,11 @@ class Datasets:
         senders = [*self._beginning, *(under_way.caller for under_way in self._uploads.values())]
         if len(senders) >= _MOST_UPLOADS:
             raise Overloaded(f"{_MOST_UPLOADS} datasets are being sent already", 30.0)
-        held = senders.count(caller)
+        held, cap = senders.count(caller), view.caller.shares.uploads
+        if cap and held >= cap:
+            raise QuotaExceeded(
+                f"this token sends {held} datasets already, and may send {cap} at a time", 30.0
+            )
         if not may_take(held, len(senders), _MOST_UPLOADS):
             raise Overloaded(f"this caller sends {held} datasets already, its share of {_MOST_UPLOADS}", 30.0)
         upload = secrets.token_hex(8)

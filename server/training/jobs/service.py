@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,14 @@ class Training:
         lease_s: float = LEASE_S,
         *,
         allow_import: bool = False,
+        most_epochs: Callable[[str], int] = lambda owner: 0,
     ) -> None:
-        """allow_import: whether a job may name an architecture by import path, whose code is then run."""
+        """allow_import: whether a job may name an architecture by import path, whose code is then run.
+
+        most_epochs: how many epochs of a token's jobs may run at a time, by its name; 0 = any number.
+        """
+        self._most_epochs = most_epochs
+        self._epochs: Counter[str] = Counter()  # that run, by the token whose jobs they are of
         self._repository = repository
         self._folder = folder
         self._parameters = parameters
@@ -281,9 +288,18 @@ class Training:
             while worker in self._trainers.alive():
                 serving = {job: task for job, task in serving.items() if not task.done()}
                 wanting = [job for job, run in self._running.items() if job not in serving and not run.ending]
-                for job in turns.in_order(wanting)[: _JOBS_AT_ONCE - len(serving)]:
-                    work = self._assignment(self._running[job], worker, turns)
-                    serving[job] = self._tasks.once("assignment", work, f"job {job} on {worker.name}")
+                for job in turns.in_order(wanting):
+                    if len(serving) >= _JOBS_AT_ONCE:
+                        break
+                    run = self._running[job]
+                    most = self._most_epochs(run.job.owner)
+                    if most and self._epochs[run.job.owner] >= most:
+                        continue
+                    self._epochs[run.job.owner] += 1
+                    work = self._assignment(run, worker, turns)
+                    task = self._tasks.once("assignment", work, f"job {job} on {worker.name}")
+                    task.add_done_callback(functools.partial(self._ran, run.job.owner))
+                    serving[job] = task
                 self._more.clear()
                 more = asyncio.ensure_future(self._more.wait())
                 try:
@@ -297,6 +313,14 @@ class Training:
             if worker in self._trainers.alive():
                 for task in serving.values():
                     task.cancel()
+
+    def _ran(self, owner: str, task: asyncio.Task[None]) -> None:
+        """An epoch is over, and another of the same token may run, here or elsewhere."""
+        self._epochs[owner] -= 1
+        if not self._epochs[owner]:
+            del self._epochs[owner]
+        if self._most_epochs(owner):
+            self._more.set()
 
     async def _assignment(self, run: Run, worker: Worker, turns: Turns) -> None:
         """One assignment of a job, or a moment in which it has none."""

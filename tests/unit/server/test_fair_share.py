@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +64,8 @@ def test_one_caller_cannot_take_all_uploads(tmp_path: Path) -> None:
 
     async def scene() -> None:
         nobody: Any = None
-        datasets = Datasets(tmp_path, nobody, nobody, nobody, SnapshotLimits(10, 1000))
+        repository: Any = SimpleNamespace(has_dataset=lambda name: False)
+        datasets = Datasets(tmp_path, repository, nobody, nobody, SnapshotLimits(10, 1000))
         begun = [await _begins(datasets, form, "greedy") for _ in range(16)]
         assert begun.count(True) == 12
         begun = await asyncio.gather(*(_begins(datasets, form, "modest") for _ in range(16)))
