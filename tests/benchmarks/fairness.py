@@ -51,6 +51,7 @@ RULES = ("one queue", "thresholds", "turns")
 MAX_BATCH, GOAL_S, RATE = 64, 0.25, 20.0
 QUEUE_ROWS, REQUEST_ROWS = 100_000, 256
 WARM_S = 5.0  # the small caller is there first, and is judged from when the big one comes
+_ADMIN = "the-administrators-secret"
 PATH = "/v2/models/udf_fair/infer"
 
 
@@ -176,10 +177,10 @@ def _live(rounds: int, seconds: float, slower: float) -> list[dict[str, Any]]:
 def _server(folder: Path, slower: float) -> Iterator[tuple[InferenceServer, dict[str, str]]]:
     """With one worker, a model of 20 + b ms, and the secrets of two tokens."""
     admin = folder / "admin-token"
-    admin.write_text("the administrator's\n")
+    admin.write_text(_ADMIN + "\n")
     admin.chmod(0o600)
     flags = ["--workers=1", f"--token-file={admin}"]
-    connect = {"token": "the administrator's"}
+    connect = {"token": _ADMIN}
     with inference_server(folder / "home", flags=flags, connect=connect) as server:
         model = hashing_model(folder, "fair", delay_ms=20.0 * slower, row_delay_ms=slower)
         server.deploy(model, "udf_fair", slo_ms=1000 * GOAL_S * slower, max_batch=MAX_BATCH)
