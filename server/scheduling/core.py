@@ -782,11 +782,11 @@ class Scheduler:
                 refused.append(run)
             else:
                 lane.put_aside(now_s, run)
-        if self._queues.is_shared:
-            lane.lost(now_s)
         self._queues.settle(lane, refused)
         if not refused:
             return None
+        if self._queues.is_shared:
+            lane.lost(now_s)
         reason = f"{lane.key[0]} is too busy to answer before the deadline"
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 

@@ -47,6 +47,7 @@ __all__ = ["Lane", "LaneKey", "run_of"]
 _ROW_GAIN = 0.2  # of what a batch's rows took
 _CROWDED = 0.5  # of a goal; short batches do about 0.6 of what full ones do
 _CROWDED_S = 30.0
+_LATE = 2.0  # goals' work
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
 # Function, members, bucket; and, of rows that may be asked of others after these, "cascade", or that need not
 # be asked of all, "planned".
@@ -147,19 +148,21 @@ class Lane:
     def is_crowded(self, now_s: float, runner: Runner) -> bool:
         """Whether more interactive rows wait than a batch takes, and batches there had better be short.
 
-        They had not where long ones answer all in time, and short ones perhaps not. Where rows were lost with
-        long ones they are short for half a minute; then long ones are tried again.
+        They had not where long ones answer all in time, and short ones perhaps not. They had where rows are
+        late for more than some goals' work. Where rows were refused they are short for half a minute; then
+        long ones are tried again.
         """
         if now_s < self._crowded_until_s:
             return True
-        most, rows = self.spec.max_batch, self.interactive.rows
-        if rows <= most:
+        most, rows, late = self.spec.max_batch, self.interactive.rows, self.aside.rows
+        if rows <= most and late <= most:
             return False
-        goals = rows * self.takes_s(most, runner) / (most * self.spec.slo_s)
-        return goals < _CROWDED or goals > 1
+        row_goals = self.takes_s(most, runner) / (most * self.spec.slo_s)
+        goals = rows * row_goals
+        return late * row_goals > _LATE or (rows > most and (goals < _CROWDED or goals > 1))
 
     def lost(self, now_s: float) -> None:
-        """Interactive rows could not be answered in time."""
+        """Interactive rows could not be answered by their deadline."""
         if now_s >= self._crowded_until_s:
             self._crowded_until_s = now_s + _CROWDED_S
 
