@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 _GREATEST = 1e300  # sums of two are numbers still
+_LEAST = 1e-300  # parts of it have logarithms still
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -106,9 +107,9 @@ def is_drawn(value: float | None) -> TypeGuard[float]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest, apart even where all are equal; 0 and 1 of none, and where all are 0."""
-    low, high = (min(values), max(values)) if any(values) else (0.0, 1.0)
-    if high > low and high - low > 1e-12 * max(abs(low), abs(high)):
+    """The least and the greatest, apart even where all are equal; 0 and 1 of none, or of nothing but 0."""
+    low, high = (min(values), max(values)) if any(abs(value) > _LEAST for value in values) else (0.0, 1.0)
+    if high - low > 1e-12 * max(abs(low), abs(high)):
         return low, high
     room = abs(low) * 0.1 or 1.0
     return low - room, high + room

@@ -86,7 +86,18 @@ def test_whatever_is_drawn_is_well_formed(name, values):
 
 @pytest.mark.parametrize(
     "values",
-    [[], [NAN], [5.0], [0.0, 0.0], [7.0] * 50, [math.inf, 1.0], [-3.0, 3.0], [1e-12, 2e-12], [1e300, -1e300]],
+    [
+        [],
+        [NAN],
+        [5.0],
+        [0.0, 0.0],
+        [7.0] * 50,
+        [math.inf, 1.0],
+        [-3.0, 3.0],
+        [1e-12, 2e-12],
+        [5e-324],
+        [1e300, -1e300],
+    ],
 )
 def test_no_value_breaks_a_chart(values):
     for chart in _all_charts("values", values):
