@@ -135,5 +135,5 @@ def time_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _step(least: float) -> float:
-    base = 10.0 ** math.floor(math.log10(least))
+    base = 10.0 ** math.floor(math.log10(max(least, _LEAST)))
     return next(base * nice for nice in _NICE if base * nice >= least * 0.999)
