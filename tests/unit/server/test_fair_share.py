@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.errors import Overloaded
+from server.access.caller import Caller, Shares
+from server.access.things import Things
+from server.access.view import WHOLE, View
+from server.errors import Overloaded, QuotaExceeded
 from server.serving.fair_share import FairShare, may_take
 from server.training.datasets.datasets import Datasets
 from server.training.datasets.snapshot import SnapshotLimits
@@ -75,9 +78,26 @@ def test_one_caller_cannot_take_all_uploads(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-async def _begins(datasets: Datasets, form: dict[str, Any], caller: str) -> bool:
+def test_uploads_are_bounded_by_the_tokens_own_cap_too(tmp_path: Path) -> None:
+    form: dict[str, Any] = {"name": "d", "query": "SELECT 1", "target": "label", "key": "k", "input": "k"}
+
+    async def scene() -> None:
+        nobody: Any = None
+        repository: Any = SimpleNamespace(has_dataset=lambda name: False)
+        datasets = Datasets(tmp_path, repository, nobody, nobody, SnapshotLimits(10, 1000))
+        view = View(Caller("capped", shares=Shares(uploads=2)), Things())
+        begun = [await _begins(datasets, form, "capped", view) for _ in range(3)]
+        assert begun == [True, True, False]
+        with pytest.raises(QuotaExceeded, match="may send 2 at a time"):
+            await datasets.begin(form, "capped", view)
+        await datasets.close()
+
+    asyncio.run(scene())
+
+
+async def _begins(datasets: Datasets, form: dict[str, Any], caller: str, view: View = WHOLE) -> bool:
     try:
-        await datasets.begin(form, caller)
+        await datasets.begin(form, caller, view)
     except Overloaded:
         return False
     return True

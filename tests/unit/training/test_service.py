@@ -16,6 +16,9 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import text
 
 from gpu_worker.wire.protocol import TrainEpoch
+from server.access.caller import Caller
+from server.access.things import Things
+from server.access.view import View
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
 from server.training.checkpoints.parameters import needed
@@ -622,3 +625,24 @@ async def test_a_server_that_starts_again_goes_on_with_the_jobs_that_ran(tmp_pat
         trials = (await run.trials())["resnet"]
         assert sum(trial.charged for trial in trials) == 40
         assert {trial.attempt for trial in trials} == {1}
+
+
+@pytest.mark.parametrize(("most", "seen"), [(1, 1), (0, 2)])
+@on_a_loop
+async def test_no_more_epochs_of_a_tokens_jobs_run_at_a_time_than_it_may_have(
+    tmp_path: Path, most: int, seen: int
+) -> None:
+    crew = [FakeTrainer(name, epoch_s=lambda message: 0.1) for name in ("w1", "w2")]
+    async with house(tmp_path, *crew) as it:
+        it.training._most_epochs = lambda owner: most if owner == "team" else 0
+        view = View(Caller("team"), Things())
+        form = {"dataset": "d", "models": ["resnet"], "budget": "6 epochs"}
+        jobs = [(await it.training.start(form, view)).id for _ in range(2)]
+        at_a_time = 0
+        while any(it.training.runs(job) for job in jobs):
+            at_a_time = max(at_a_time, sum(bool(worker._under_way) for worker in crew))
+            await asyncio.sleep(0.005)
+        assert at_a_time == seen
+        for job in jobs:
+            await it.ended(job, "done")
+        await until(lambda: not it.training._epochs)
