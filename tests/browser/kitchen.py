@@ -67,7 +67,7 @@ def _furnish(server: InferenceServer, folder: Path, photos: Path, token: str | N
         ).fetchall()
         ((job,),) = db.execute(
             f"SELECT ml_udf.train('{DATASET}', task => 'image-classification',"
-            " models => ['resnet', 'squeezenet'], budget => '8 epochs', max_epochs => 2, size => 32)"
+            " models => ['resnet', 'squeezenet'], budget => '24 epochs', max_epochs => 6, size => 32)"
         ).fetchall()
         wait_for_job(lambda query: db.execute(query).fetchall()[0][0], int(job), _JOB_S)
         for choose in ("best", "ensemble"):
