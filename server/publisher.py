@@ -112,11 +112,12 @@ class Publisher:
         weights: IO[bytes] | None,
         others: Mapping[str, IO[bytes]] = MappingProxyType({}),
         view: View = WHOLE,
+        function: str = "",
     ) -> ModelVersion:
         """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`, `Forbidden`.
 
         others: the files that it lists beside its weights, by name. view: of whoever registers it, and owns
-        it from then on.
+        it from then on. function: for which it was trained: who sees that sees the model.
         """
         async with self._one_at_a_time:
             name = check_name(manifest.get("name"), "model.json: 'name'")
@@ -124,7 +125,7 @@ class Publisher:
                 version = await asyncio.to_thread(self._repository.next_model_version, name)
                 manifest = {**manifest, "version": version}
             return await self._serve_model(
-                lambda: self._artifacts.install(manifest, weights, others), name, view
+                lambda: self._artifacts.install(manifest, weights, others), name, view, function=function
             )
 
     async def register_directory(self, directory: Path, view: View = WHOLE) -> ModelVersion:
@@ -298,6 +299,7 @@ class Publisher:
         name: str,
         view: View,
         given: Path | None = None,
+        function: str = "",
     ) -> ModelVersion:
         """`given`: the folder that somebody else made and this server must not remove."""
         is_function = self._catalog.is_function(name)
@@ -305,7 +307,7 @@ class Publisher:
             view.check_reaches("model", name)
             view.check_changes("function", name)
         exists = is_function or self._catalog.is_model(name)
-        async with self._ownership.making(view, "model", name, exists=exists):
+        async with self._ownership.making(view, "model", name, exists=exists, function=function):
             return await self._store_model(store, name, SeenCatalog(self._catalog, view), given)
 
     async def _store_model(

@@ -65,15 +65,18 @@ class Ownership:
             view.check_changes(kind, name)
 
     @contextlib.asynccontextmanager
-    async def making(self, view: View, kind: Kind, name: str, *, exists: bool) -> AsyncIterator[None]:
+    async def making(
+        self, view: View, kind: Kind, name: str, *, exists: bool, function: str = ""
+    ) -> AsyncIterator[None]:
         """Make a thing within: a new one is the caller's before anybody sees it, and nobody's if that fails.
 
-        Raises as `check`.
+        function: for which it is made: where that is there, whoever sees it sees the new thing too, and nobody
+        else. Raises as `check`.
         """
         self.check(view, kind, name, exists=exists)
         is_new = not exists and not self._things.is_claimed(kind, name)
         if is_new:
-            await self._claim(view, kind, name)
+            await self._claim(view, kind, name, function)
         try:
             yield
         except BaseException:
@@ -113,9 +116,13 @@ class Ownership:
             if is_gone:
                 self._things.forget(kind, name)
 
-    async def _claim(self, view: View, kind: Kind, name: str) -> None:
+    async def _claim(self, view: View, kind: Kind, name: str, function: str) -> None:
         visibility: Visibility = "private" if kind == "dataset" else self._default
-        thing = StoredThing(kind, name, view.caller.token, visibility)
+        shared_with: tuple[str, ...] = ()
+        if function and self._things.is_claimed("function", function):
+            like = self._things.of("function", function)
+            visibility, shared_with = like.visibility, tuple(sorted(like.shared_with))
+        thing = StoredThing(kind, name, view.caller.token, visibility, shared_with)
         async with self._changes:
             kept = thing
             if self._repository is not None:

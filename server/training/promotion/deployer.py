@@ -302,6 +302,7 @@ class Deployer:
                 thresholds_by_label(thresholds, run.snapshot.facts["classes"])
                 or _box_thresholds(run, scores_of[model], labels),
                 view,
+                function,
             )
             for model, candidate in members.items()
         ]
@@ -510,6 +511,7 @@ class Deployer:
         score: float,
         thresholds: Mapping[str, float],
         view: View,
+        function: str,
     ) -> ModelVersion:
         """score: of the validation rows, by the job's metric. thresholds: of all members' labels together, or
         of a detector's own boxes; none where answers have none.
@@ -545,7 +547,7 @@ class Deployer:
             manifest["backbone"] = dict(run.spec.backbone)
         path = await run.weights(candidate.digest)
         with path.open("rb") as weights:
-            return await self._publisher.register(manifest, weights, view=view)
+            return await self._publisher.register(manifest, weights, view=view, function=function)
 
 
 def _verdict(run: Run, tested: Tested, rule: Combine, fit: Fit | None, held: Sequence[float] = ()) -> Verdict:

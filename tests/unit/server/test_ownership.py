@@ -105,6 +105,20 @@ async def test_a_claim_is_kept_where_the_thing_was_made_in_spite_of_an_error(tmp
 
 
 @on_a_loop
+async def test_a_model_made_for_a_function_is_seen_by_who_sees_that() -> None:
+    things = Things()
+    things.keep(Thing("function", "food", "ann", "shared", frozenset({"ben"})))
+    ownership = Ownership(None, things, "public")
+    ann = View(caller("ann"), things)
+    async with ownership.making(ann, "model", "cnn", exists=False, function="food"):
+        pass
+    async with ownership.making(ann, "model", "rnn", exists=False, function="nothing yet"):
+        pass
+    assert things.of("model", "cnn") == Thing("model", "cnn", "ann", "shared", frozenset({"ben"}))
+    assert things.of("model", "rnn").visibility == "public"
+
+
+@on_a_loop
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
