@@ -350,7 +350,7 @@ class Scheduler:
             return
         if alone is not None:
             self._queues.tell_apart(row_class, alone)
-        lane.streams.came(now_s, row_class, tenant, submission.rows)
+        lane.streams.came(now_s, row_class, tenant, submission.rows, lane.rows_of)
 
     def _hear(self, now_s: float) -> bool:
         """Take what the pools have decided of rows: whether anything was. What is to be said of it waits."""

@@ -66,6 +66,18 @@ def test_a_million_rows_cost_another_half_of_its_latency_and_themselves_no_more_
     assert both["f0", "big"].rate(5, ENDS_S) >= 0.49 * unhurt  # of 42 % that the small one takes alone
 
 
+@pytest.mark.parametrize("row_class", ["bulk", "interactive"])
+def test_a_million_rows_in_one_request_cost_another_no_more_however_long_they_wait(
+    row_class: RowClass,
+) -> None:
+    few = small(row_class)
+    big = replace(BIG, row_class=row_class, rows_per_request=60_000, in_flight=1)
+    alone, both = simulated(few).tenants, simulated(few, big).tenants
+    beside_s = both["f0", "small"].quantile_s(0.99, 4.0)
+    assert beside_s <= 1.55 * alone["f0", "small"].quantile_s(0.99, 4.0)
+    assert both["f0", "big"].rate(5, ENDS_S) > 0.49 * 64 / latency_s(64)
+
+
 @pytest.mark.parametrize("weight", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("row_class", ["interactive", "bulk"])
 def test_two_who_want_more_than_there_is_get_it_by_weight(row_class: RowClass, weight: float) -> None:
