@@ -70,8 +70,8 @@ class Ownership:
     ) -> AsyncIterator[None]:
         """Make a thing within: a new one is the caller's before anybody sees it, and nobody's if that fails.
 
-        function: for which it is made: where that is there, whoever sees it sees the new thing too, and nobody
-        else. Raises as `check`.
+        function: for which it is made: where that is there, whoever sees it sees the new thing too, and
+        nobody else. Raises as `check`.
         """
         self.check(view, kind, name, exists=exists)
         is_new = not exists and not self._things.is_claimed(kind, name)
