@@ -75,7 +75,7 @@ def test_a_million_rows_in_one_request_cost_another_no_more_however_long_they_wa
     alone, both = simulated(few).tenants, simulated(few, big).tenants
     beside_s = both["f0", "small"].quantile_s(0.99, 4.0)
     assert beside_s <= 1.55 * alone["f0", "small"].quantile_s(0.99, 4.0)
-    assert both["f0", "big"].rate(5, ENDS_S) > 0.49 * 64 / latency_s(64)
+    assert both["f0", "big"].rate(5, ENDS_S) > 0.48 * 64 / latency_s(64)
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 4.0])
