@@ -18,6 +18,7 @@ from tests.browser.watch import LOOKS, Look, Watch, picture
 NO_PAGES = ("/live", "/docs/", "/openapi.json", "/datasets/{name}/pictures/", "/login")
 NOT_OURS = ("#swagger-ui",)
 OURS = [route for route in PAGES if route != "/docs"]  # which is all script
+HEADING = "h1, .swagger-ui .title"
 LINKS = "all => all.map(one => new URL(one.getAttribute('href'), document.baseURI).href)"  # SVG has links too
 WIDER_THAN_ITSELF = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
@@ -35,6 +36,7 @@ def show(watch: Watch, url: str) -> None:
     assert reply.status == 200
     if watch.page.locator("body[data-live]").count():
         expect(watch.page.locator("#link-state")).to_have_text("live")
+    expect(watch.page.locator(HEADING).first).to_be_visible(timeout=30_000)  # of /docs, scripts make it
 
 
 def test_every_page_of_the_server_is_looked_at() -> None:
@@ -52,7 +54,7 @@ def test_a_page_shows_itself_without_a_fault(
     picture(watch.page, PAGES[route][0], look)
     assert not watch.page.evaluate(WIDER_THAN_ITSELF), "it is scrolled sideways"
     assert watch.page.title()
-    assert watch.page.locator("h1, .swagger-ui .title").count() == 1
+    assert watch.page.locator(HEADING).count() == 1
     assert barriers(watch.page, outside=NOT_OURS) == []
 
 

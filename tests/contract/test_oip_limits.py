@@ -123,7 +123,8 @@ def test_health_needs_no_token_and_everything_else_does(guarded: InferenceServer
         assert (path, reply.status, reply.error.partition(":")[0]) == (path, 401, "unauthorized")
         assert reply.headers["www-authenticate"] == "Bearer"
     for path in ("/docs", "/openapi.json"):
-        reply = call(guarded.port, "GET", path)
+        assert call(guarded.port, "GET", path).status == 401
+        reply = call(guarded.port, "GET", path, headers={"Accept": "text/html"})
         assert (path, reply.status, reply.headers["location"]) == (path, 303, f"login?next={path[1:]}")
 
 

@@ -29,6 +29,7 @@ HURRIED = Backoff(pause_first_s=0.001, pause_most_s=0.002, steady_s=60.0, most_f
 # Where a task is made without the supervisor, and why it needs none.
 UNWATCHED = {
     "supervision.py": "the supervisor itself",
+    "administration/endings.py": "awaited, or cancelled, where it is made, beside a token's end",
     "http/connection.py": "the framework's part of a request: what it raises becomes a reply",
     "http/listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
     "http/disconnects.py": "awaited where it is made, beside its client's leaving",
