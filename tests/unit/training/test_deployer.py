@@ -126,7 +126,9 @@ class Publisher:
     folder: Path
     models: dict[str, Any] = field(default_factory=dict)
 
-    async def register(self, manifest: dict[str, Any], weights: Any, view: Any = None) -> Any:
+    async def register(
+        self, manifest: dict[str, Any], weights: Any, view: Any = None, function: str = ""
+    ) -> Any:
         directory = self.folder / f"model-{len(self.models)}"
         directory.mkdir()
         (directory / "model.safetensors").write_bytes(b"")
