@@ -143,7 +143,6 @@ class JobLine:
     share_used: float | None
     budget: str
     created_unix_s: float
-    ended_unix_s: float | None
 
     @property
     def is_active(self) -> bool:
@@ -229,7 +228,6 @@ def job_line(told: Mapping[str, Any]) -> JobLine:
         sum(shares) / len(shares) if shares else None,
         told["budget"],
         _unix_s(told["created_at"]),
-        None if told["ended_at"] is None else _unix_s(told["ended_at"]),
     )
 
 
