@@ -49,11 +49,7 @@ class Tokens:
     def of_digest(self, digest: str) -> Token | None:
         """The token of this hash, if it is valid; it is used with that."""
         token = self._by_digest.get(digest)
-        now_s = self._clock()
-        if token is None or not token.is_valid(now_s):
-            return None
-        self._used_s[token.name] = now_s
-        return token
+        return token if token is not None and self._use(token) else None
 
     def of_secret(self, secret: bytes) -> Token | None:
         """The token of this secret, if it is valid."""
@@ -75,11 +71,7 @@ class Tokens:
         token = self._by_digest.get(caller.digest)
         if token is None:
             return self.is_open and not caller.digest
-        now_s = self._clock()
-        if not token.is_valid(now_s):
-            return False
-        self._used_s[token.name] = now_s
-        return True
+        return self._use(token)
 
     def caller(self, secret: bytes, address: str, user: str = "", database: str = "") -> Caller | None:
         """Who sends a secret, and for whom; None if it is no token's.
@@ -88,7 +80,6 @@ class Tokens:
         """
         key = (secret, address, user, database)
         found = self._known.get(key)
-        now_s = self._clock()
         if found is None:
             token = self._by_digest.get(digest_of(secret))
             if token is None:
@@ -103,10 +94,7 @@ class Tokens:
                 self._known.clear()
             found = self._known[key] = (token, token.caller(address, user, database))
         token, caller = found
-        if not token.is_valid(now_s):
-            return None
-        self._used_s[token.name] = now_s
-        return caller
+        return caller if self._use(token) else None
 
     @property
     def remembered(self) -> int:
@@ -117,3 +105,11 @@ class Tokens:
         """When each token was last used, of those that were since the last call of this."""
         used, self._used_s = self._used_s, {}
         return used
+
+    def _use(self, token: Token) -> bool:
+        """Whether it is valid; it was last used now then."""
+        now_s = self._clock()
+        if not token.is_valid(now_s):
+            return False
+        self._used_s[token.name] = now_s
+        return True
