@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from server.ensemble.cascade import Cascade
 from server.ensemble.gearing import FollowedPlans
-from server.ensemble.selection import Ensemble, SelectionPolicy, State
+from server.ensemble.selection import Choice, Ensemble, SelectionPolicy, State
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
 from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
@@ -41,6 +41,7 @@ from server.scheduling.routing import backlog_s, runner_for, worker_for
 from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
 from server.scheduling.tenancy import (
+    LONGEST,
     Asked,
     asked_of,
     joining,
@@ -531,7 +532,8 @@ class Scheduler:
             survey.wake_s = min(survey.wake_s, early_s)
             return None
         spare_s = math.inf if starving else survey.spare_until_s - now_s
-        rows = filler_batch_rows(self._filling, lane, worker, limits.alone_s, spare_s)
+        longest = self._filling.longest if light_s == math.inf else LONGEST
+        rows = filler_batch_rows(longest, lane, worker, limits.alone_s, spare_s)
         if light_s < math.inf:
             rows = rows_for_head(now_s, lane, worker, rows)
         takes_s = lane.takes_s(rows, worker)
@@ -681,22 +683,22 @@ class Scheduler:
                 RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices, plan=plan)
             )
         lane.sent(now_s, cut, worker, members)
-        self._charge(runs, sum(each_s))
+        self._charge([(run, run.rows) for run in runs], sum(each_s))
         self._queues.settle(lane, runs)
         first, *others = batches
         return replace(first, beside=tuple(others)) if others else first
 
-    def _charge(self, runs: Sequence[RowRun], seconds: float) -> None:
-        """Charge a batch to the tenants whose rows it holds."""
+    def _charge(self, parts: Sequence[tuple[RowRun, int]], seconds: float) -> None:
+        """Charge a batch to the tenants whose rows it holds: of each run so many."""
         if not self._queues.is_shared:
-            first = runs[0]
+            first, _ = parts[0]
             self._queues.turns[first.row_class].charge({first.tenant: 1}, seconds)
             return
         rows: dict[RowClass, dict[str, int]] = {}
-        for run in runs:
+        for run, count in parts:
             theirs = rows.setdefault(run.row_class, {})
-            theirs[run.tenant] = theirs.get(run.tenant, 0) + run.rows
-        total = sum(run.rows for run in runs)
+            theirs[run.tenant] = theirs.get(run.tenant, 0) + count
+        total = sum(count for _, count in parts)
         for row_class, theirs in rows.items():
             count = sum(theirs.values())
             self._queues.turns[row_class].charge(theirs, seconds * count / total)
@@ -734,17 +736,29 @@ class Scheduler:
             if run.request_id in cut.gone:
                 continue
             subset = run.answered | mine
-            for rows, choice in cascade.following(subset, told):
+            for rows, choice in cascade.following(subset, told, run.min_accuracy):
                 part = replace(run, offset=offset, rows=rows, answered=subset)
                 offset += rows
-                member = self._there([pooled.names[member] for member in choice.ask])
-                lane = None if member is None else self._queues.cascade_lane(now_s, pooled, member)
+                lane = self._next_lane(now_s, pooled, choice)
                 if lane is None:
                     answered.append((Slice(run.request_id, part.offset, rows), pooled.names_of(subset)))
                 else:
                     self._queues.go_on(now_s, lane, part)
         if answered:
             self._to_tell.append(AnswerKnown(pooled.key[0], tuple(answered)))
+
+    def _next_lane(self, now_s: float, pooled: PooledLane, choice: Choice) -> Lane | None:
+        """Where rows wait for those that are asked next; None for nobody, or nobody who is there.
+
+        What was promised is waited for.
+        """
+        names = [pooled.names[member] for member in choice.ask]
+        if choice.beside and len(names) > 1:
+            return self._queues.lane_beside(now_s, pooled, names)
+        member = self._there(names)
+        if member is None and names and pooled.promised is not None:
+            member = names[0]
+        return None if member is None else self._queues.cascade_lane(now_s, pooled, member)
 
     def _send_offer(self, now_s: float, chosen: ReadyBatch, offer: Offer) -> RunBatch:
         """Send rows of a pool to the one member that they were offered for."""
@@ -770,6 +784,7 @@ class Scheduler:
         cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane)
         self._in_flight[batch_id] = (worker, cut)
         lane.sent(now_s, sent.rows, worker, members)
+        self._charge([(group.request.run, rows) for group, rows in offer.parts], sent.predicted_s)
         return RunBatch(
             batch_id, lane.key[0], worker.name, members, sent.slices, sent.rows, choices=lane.names
         )

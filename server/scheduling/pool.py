@@ -3,7 +3,8 @@
 A row is bound to a member only when a worker is free, so the plan may change while it waits. Which members a
 row wants is the selection policy's (server/ensemble); how many rows a batch takes is the batching policy's,
 `goodput` by default. At its goal a row is answered from what is known of it; a member that is still at it is
-dropped. Where nobody answered, it is given up. Pure: no I/O, no clock.
+dropped. Where nobody answered, it is given up; so it is where what is known is not enough, by a policy that
+keeps its word. Pure: no I/O, no clock.
 
     set_worker                   who holds which members
     submit                       rows arrive
@@ -40,6 +41,7 @@ from server.ensemble.selection import (
     State,
     draws_lots,
     heeds_confidence,
+    keeps_its_word,
     resumed,
 )
 from server.scheduling.policies.by_name import policy_named
@@ -51,6 +53,7 @@ from server.scheduling.pool_workers import PoolMember, PoolWorkers
 from server.scheduling.row_buckets import RowBuckets
 from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, laid_out
 from server.scheduling.terms import Slice
+from server.scheduling.turns import Turns
 
 __all__ = ["AnswerRows", "GiveUpRows", "MemberPool", "Offer", "RunOn", "Sleep"]
 
@@ -63,6 +66,7 @@ class MemberPool:
     """Rows of one function. `latencies`: l̂(b) of each member, in the ensemble's order.
 
     refuses: whether rows are answered, or given up, at their goal; otherwise they are answered late
+    turns: of the tenants whose rows come, with whom other functions share the workers
     state: the selection policy's · rows, nbytes: those that have neither been answered nor given up
     """
 
@@ -77,6 +81,7 @@ class MemberPool:
         batch_sizes: tuple[int, ...] = (),
         batching: str = "goodput",
         refuses: bool = True,
+        turns: Turns | None = None,
     ) -> None:
         self.state: State = {}
         self.rows = 0
@@ -98,6 +103,7 @@ class MemberPool:
             max_batch=max_batch,
             batch_sizes=batch_sizes or (max_batch,),
             refuses=refuses,
+            turns=Turns() if turns is None else turns,
         )
         self._dues: list[tuple[float, int, PooledRequest]] = []  # heap; the request may be gone
         self._requests_come = 0
@@ -431,7 +437,11 @@ class MemberPool:
 
     def _end(self, group: RowGroup) -> None:
         run = group.request.run
-        if group.subset:
+        if self._keeps_its_word:
+            if not group.under_way:  # else it is decided once more when that is back
+                self._given_up += group.runs()
+                self._forget(group)
+        elif group.subset:
             if group.under_way or not group.is_late:  # else the first that came was all that was asked
                 rows, late = self._cut_short
                 self._cut_short = rows + group.count, late + group.count * group.under_way.bit_count()
@@ -491,6 +501,7 @@ class MemberPool:
     def _adopt(self, policy: SelectionPolicy, state: State) -> None:
         self._policy = policy
         self._by_lot, self._heeds_confidence = draws_lots(policy), heeds_confidence(policy)
+        self._keeps_its_word = keeps_its_word(policy)
         self._heeds_load = heeds_load(policy)
         # By evidence and by what is asked for, as the state has them: what is needed next, and whether rows
         # wait for it.
@@ -625,8 +636,11 @@ class MemberPool:
         return not asks and not choice.waits
 
     def _asks(self, subset: int, choice: Choice) -> bool:
-        """Whether rows wait for those that the choice names; with an answer, only if somebody holds one."""
-        return bool(choice.ask) and (not subset or self._workers.is_held(choice.ask))
+        """Whether rows wait for those that the choice names; with an answer, only if somebody holds one, or
+        that is not enough.
+        """
+        needs = not subset or self._keeps_its_word
+        return bool(choice.ask) and (needs or self._workers.is_held(choice.ask))
 
 
 def _at(states: Sequence[int], places: Sequence[int]) -> Sequence[int]:

@@ -3,6 +3,9 @@
 Those whose choice asks for a member that it holds; fresh ones that are too late for the members they ask, but
 not for this one; else, of several workers, fresh ones that it would finish sooner; else up to 32 that would
 gain by it. How many rows a batch takes is the batching policy's.
+
+Where rows of several tenants wait, a batch is decided of those of the one whose turn it is (turns.py); rows
+of the others fill it up, as far as all make their goals.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ from server.scheduling.policy import (
     Policy,
     Refuse,
     Wait,
+    rows_within,
 )
 from server.scheduling.pool_workers import PoolWorker, PoolWorkers
 from server.scheduling.row_buckets import RowBucket, RowBuckets, WaitingRuns, in_order
 from server.scheduling.row_group import RowGroup
+from server.scheduling.turns import Turns
 
 __all__ = ["Offer", "Offers"]
 
@@ -105,9 +110,11 @@ class Offers:
         max_batch: int,
         batch_sizes: tuple[int, ...],
         refuses: bool,
+        turns: Turns,
     ) -> None:
         self._waiting, self._workers, self._batching = waiting, workers, batching
         self._give_up, self._refuses = give_up, refuses
+        self._turns = turns
         self._slo_s, self._max_batch, self._batch_sizes = slo_s, max_batch, batch_sizes
         self._most = _IN_VIEW * max_batch
         self._at_ease = batching.at_ease if isinstance(batching, DecidesAtEase) else None
@@ -126,21 +133,22 @@ class Offers:
         starts_s = worker.starts_s(now_s)
         asking = self._asking(now_s, worker)
         for member in worker.members:
-            groups = asking.get(member)
-            while groups:
+            by_tenant = asking.get(member, [])
+            for turn, groups in enumerate(by_tenant):
                 found = self._cut(now_s, starts_s, member, groups)
+                while isinstance(found, int):
+                    lost, groups = groups[:found], groups[found:]
+                    if may_try and starts_s <= now_s:
+                        tried = Offer(member, lost[:1], 1, self._workers.members[member].latency_s(1))
+                        break
+                    self._give_up([group for group in lost if self._is_lost(now_s, group, member)])
+                    asking = self._asking(now_s, worker)  # for the members that follow: some may have left
+                    found = self._cut(now_s, starts_s, member, groups) if groups else math.inf
                 if isinstance(found, Offer):
-                    offers.append(found)
+                    offers.append(self._filled_up(starts_s, found, by_tenant[turn + 1 :]))
                     break
                 if isinstance(found, float):
                     until_s = min(until_s, found)
-                    break
-                lost, groups = groups[:found], groups[found:]
-                if may_try and starts_s <= now_s:
-                    tried = Offer(member, lost[:1], 1, self._workers.members[member].latency_s(1))
-                    break
-                self._give_up([group for group in lost if self._is_lost(now_s, group, member)])
-                asking = self._asking(now_s, worker)  # for the members that follow: some may have left
         if not offers and tried is not None:
             return tried
         if not offers and len(self._workers.by_name) > 1 and until_s == math.inf:
@@ -192,20 +200,49 @@ class Offers:
         able = choice.ask if choice.only or group.subset else range(len(self._workers.members))
         return not any(each != member and self._fits(now_s, each, group) for each in able)
 
-    def _asking(self, now_s: float, worker: PoolWorker) -> dict[int, list[RowGroup]]:
-        """By member of the worker, the waiting rows that want it, the soonest goal first, and strays."""
-        lists: dict[int, list[list[RowGroup]]] = {}
+    def _filled_up(self, starts_s: float, offer: Offer, others: Sequence[Sequence[RowGroup]]) -> Offer:
+        """The same with rows of other tenants, in their turn, as far as all of them make their goals."""
+        own = sum([group.count for group in offer.groups]) - offer.skip
+        if not others or own > offer.rows:
+            return offer  # it is as long as it shall be
+        latency_s = self._workers.members[offer.member].latency_s
+        left_s = min(group.order[1] for group in offer.groups) - starts_s
+        there = own + sum(group.count for groups in others for group in groups)
+        most = rows_within(latency_s, min(there, self._max_batch), left_s)
+        if most <= own:
+            return offer
+        finish_s = starts_s + latency_s(most)
+        groups, rows = list(offer.groups), own
+        for group in (group for each in others for group in each if group.order[1] >= finish_s):
+            if rows >= most:
+                break
+            groups.append(group)
+            rows += group.count
+        rows = min(rows, most)
+        return Offer(offer.member, groups, rows, latency_s(rows), offer.batching, offer.skip)
+
+    def _asking(self, now_s: float, worker: PoolWorker) -> dict[int, list[list[RowGroup]]]:
+        """By member of the worker, the waiting rows that want it, and strays: a list for each tenant, whose
+        turn it is first; in it the soonest goal first.
+        """
+        lists: dict[int, dict[str, list[list[RowGroup]]]] = {}
         cheapest = worker.cheapest
         for bucket in self._waiting:
             ask = bucket.choice.ask
             for member in ask:
                 if member in worker.members:
-                    lists.setdefault(member, []).append(bucket.groups[: self._most])
+                    theirs = lists.setdefault(member, {}).setdefault(bucket.tenant, [])
+                    theirs.append(bucket.groups[: self._most])
             if cheapest not in ask and self._may_stray(bucket, cheapest):
                 strays = self._strays(now_s, cheapest, bucket)
                 if strays:
-                    lists.setdefault(cheapest, []).append(strays)
-        return {member: each[0] if len(each) == 1 else in_order(each) for member, each in lists.items()}
+                    lists.setdefault(cheapest, {}).setdefault(bucket.tenant, []).append(strays)
+        return {member: self._in_turn(by_tenant) for member, by_tenant in lists.items()}
+
+    def _in_turn(self, by_tenant: dict[str, list[list[RowGroup]]]) -> list[list[RowGroup]]:
+        tenants = sorted(by_tenant, key=self._turns.begins_s) if len(by_tenant) > 1 else by_tenant
+        parts = [by_tenant[tenant] for tenant in tenants]
+        return [each[0] if len(each) == 1 else in_order(each) for each in parts]
 
     def _may_stray(self, bucket: RowBucket, member: int) -> bool:
         """Whether its rows may go to a member that they do not ask, which is not at them already."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from server.ensemble.cascade import Cascade, PlanOnWorker, cascade_of, plan_on_worker
 from server.ensemble.evidence import members_of
 from server.ensemble.one_by_one import may_ask_all
+from server.ensemble.policies.proxied import Proxied
 from server.ensemble.selection import GOLDEN, Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey, run_of
 from server.scheduling.policies.guarded import GuardedPolicy
@@ -44,6 +45,7 @@ class PooledLane(Lane):
         turns: Mapping[RowClass, Turns] | None = None,
     ) -> None:
         super().__init__(now_s, key, spec, policy, turns)
+        self._turns = (turns or {}).get("interactive")
         self.pool: MemberPool | None = None
         self.cascade: Cascade | None = None  # of bulk rows: the last one
         self.planned: PlanOnWorker | None = None  # of bulk rows, where a worker holds all members
@@ -128,6 +130,7 @@ class PooledLane(Lane):
             slo_s=spec.slo_s,
             max_batch=spec.max_batch,
             batch_sizes=spec.batch_sizes,
+            turns=self._turns,
         )
         for worker in workers:
             self.set_worker(now_s, worker)
@@ -159,14 +162,21 @@ class PooledLane(Lane):
             return False
         return submission.min_accuracy is None or self.planned.accuracy >= submission.min_accuracy
 
+    @property
+    def promised(self) -> tuple[str, ...] | None:
+        """The members whose answer is what its rows were promised; None where nothing was."""
+        policy = None if self._followed is None else self._followed[1]
+        if not isinstance(policy, Proxied):
+            return None
+        return tuple(self.names[member] for member in policy.everyone.ask)
+
     def asked_first(self, submission: Submission) -> Choice | None:
         """Whom bulk rows are asked of first, of one member after the other; None for rows that are not."""
         if not self.is_cascading or self.cascade is None:
             return None
         if submission.row_class != "bulk" or submission.members is not None:
             return None
-        least = submission.min_accuracy
-        return self.cascade.first if least is None or self.cascade.accuracy >= least else None
+        return self.cascade.first_of(submission.min_accuracy)
 
     def first_member(self) -> str:
         """Who would answer a row that came now, or would be asked first."""

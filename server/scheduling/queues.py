@@ -6,7 +6,7 @@ Knows nothing of workers or of when rows run.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -131,6 +131,13 @@ class Queues:
             return None
         return self._lane_of_plan(now_s, CascadeLane, (function, (member,), bucket, "cascade"), pooled)
 
+    def lane_beside(self, now_s: float, pooled: PooledLane, members: Sequence[str]) -> Lane | None:
+        """Where rows of a pooled lane wait for all of these; None if the function is there no longer."""
+        function, _, bucket = pooled.key[:3]
+        if self.pooled.get(pooled.key) is not pooled:
+            return None
+        return self.lane_for(now_s, Submission(0, function, 0, 0, members=tuple(members), bucket=bucket))
+
     def planned_lane(self, now_s: float, pooled: PooledLane) -> PlannedLane:
         """Where bulk rows of a pooled lane wait for a worker of all members, which follows the plan."""
         function, members, bucket = pooled.key[:3]
@@ -165,10 +172,12 @@ class Queues:
     def put_aside(self, now_s: float, run: RowRun, pooled: PooledLane) -> None:
         """A row of a pool has missed its goal, though not its deadline: one member answers it, as it can.
 
-        All do, where an accuracy is asked for.
+        All do, where an accuracy is asked for, or was promised.
         """
         function, _, bucket = pooled.key[:3]
-        members = (pooled.first_member(),) if run.min_accuracy is None else None
+        members = pooled.promised
+        if members is None and run.min_accuracy is None:
+            members = (pooled.first_member(),)
         lane = self.lane_for(now_s, Submission(0, function, 1, 0, members=members, bucket=bucket))
         lane.put_aside(now_s, run)
         self._waits(run.request_id, lane)

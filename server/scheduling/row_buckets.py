@@ -1,6 +1,7 @@
 """Rows that wait for a member, in buckets of those about which the same is known, and which need the same.
 
-Within a bucket those of higher priority come first, then by their goal. Knows neither members nor devices.
+A bucket holds rows of one tenant. Within it those of higher priority come first, then by their goal. Knows
+neither members nor devices, nor whose turn it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from server.scheduling.row_group import RowGroup
 __all__ = ["RowBucket", "RowBuckets", "WaitingRuns", "in_order"]
 
 _order = attrgetter("order")
-_Key = tuple[int, int, int, Choice | None, float | None]
+_Key = tuple[int, int, int, Choice | None, float | None, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +39,15 @@ class RowBucket:
     choice: Choice
     lot: bool = False
     least: float | None = None
+    tenant: str = ""
     groups: list[RowGroup] = field(default_factory=list)
     rows: int = 0
 
     @property
     def key(self) -> _Key:
         """By which it is found."""
-        return self.subset, self.under_way, self.state, self.choice if self.lot else None, self.least
+        choice = self.choice if self.lot else None
+        return self.subset, self.under_way, self.state, choice, self.least, self.tenant
 
 
 class WaitingRuns(Sequence[RowRun]):
@@ -103,10 +106,11 @@ class RowBuckets:
 
     def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
         """Have rows wait for what they need; with others of their request that do, they are one group."""
-        key = (group.subset, group.under_way, group.state, choice if lot else None, group.request.least)
+        least, tenant = group.request.least, group.request.run.tenant
+        key = (group.subset, group.under_way, group.state, choice if lot else None, least, tenant)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot, group.least)
+            bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot, least, tenant)
         groups = bucket.groups
         bucket.rows += group.count
         self._counts[group.state] = self._counts.get(group.state, 0) + group.count

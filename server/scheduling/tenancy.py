@@ -22,12 +22,12 @@ from server.scheduling.policy import RowClass, RowRun, rows_within
 from server.scheduling.streams import Stream
 from server.scheduling.team import Runner
 
-__all__ = ["Asked", "asked_of", "joining", "limits_for_light", "rows_for_head", "rows_for_light"]
+__all__ = ["LONGEST", "Asked", "asked_of", "joining", "limits_for_light", "rows_for_head", "rows_for_light"]
 
 _HEAVY = 0.5  # of a batch
 # In batches that there would be without the heavy tenants.
-_LONGEST = 1.8  # batch
-_LATENCY = 2.7  # of a row, its wait included
+LONGEST = 1.72  # batch
+_LATENCY = 2.6  # of a row, its wait included
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ def _batch_s(lane: Lane, runner: Runner, least: int, rate: float) -> float:
 
 
 def rows_for_light(lane: Lane, runner: Runner, light_s: float, share: float) -> int:
-    """How many rows may run alone; no less than `_LONGEST` allows of a row alone, as in `filler_batch_rows`.
+    """How many rows may run alone; no less than `LONGEST` allows of a row alone, as in `filler_batch_rows`.
 
     share: of the tenant whose they are. Batches that long get it, of what full ones do.
     """
     most = lane.spec.max_batch
-    limit_s = _LONGEST * max(light_s, lane.takes_s(1, runner))
+    limit_s = LONGEST * max(light_s, lane.takes_s(1, runner))
     bearable = max(1, rows_within(lambda rows: lane.takes_s(rows, runner), most, limit_s))
     rate = share * most / lane.takes_s(most, runner)
     due = bisect_left(range(1, most), rate, key=lambda rows: rows / lane.takes_s(rows, runner)) + 1
@@ -100,8 +100,8 @@ def limits_for_light(light_s: float, limits: FillerLimits) -> FillerLimits:
     if light_s == math.inf:
         return limits
     return FillerLimits(
-        alone_s=min(limits.alone_s, _LONGEST * light_s),
-        filled_s=min(limits.filled_s, _LONGEST * light_s),
+        alone_s=min(limits.alone_s, LONGEST * light_s),
+        filled_s=min(limits.filled_s, LONGEST * light_s),
         latency_s=min(limits.latency_s, _LATENCY * light_s),
         is_limited=True,
     )
@@ -131,7 +131,7 @@ def joining(
     if light_s < math.inf:
         own_s = max(light_s, lane.takes_s(own, runner))
         oldest_s = min(run.arrived_s for run in runs)
-        limit_s = min(limit_s, _LONGEST * own_s, oldest_s + _LATENCY * own_s - start_s)
+        limit_s = min(limit_s, LONGEST * own_s, oldest_s + _LATENCY * own_s - start_s)
 
     def joins(run: RowRun, others: int) -> int:
         nonlocal limit_s

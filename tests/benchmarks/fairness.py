@@ -42,7 +42,7 @@ from server.scheduling.simulation.simulator import (
 )
 from tests.benchmarks.load_generator import replay, request_bytes
 from tests.benchmarks.report import console, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 
 MODELS = {"20 + b ms": (0.02, 0.001), "5 + b/4 ms": (0.005, 0.00025), "2 + b/10 ms": (0.002, 0.0001)}
@@ -160,7 +160,7 @@ def _live(rounds: int, seconds: float, slower: float) -> list[dict[str, Any]]:
         for row_class in CLASSES:
             runs: dict[str, list[Pair]] = {"one queue": [], "turns": []}
             for seed in range(1, rounds + 1):
-                arrivals_s = poisson(Random(seed), RATE / slower, seconds)
+                arrivals_s = poisson(Random(seed), RATE / slower, WARM_S + seconds)
                 ask = partial(_ask, server, arrivals_s, row_class, secrets["small"])
                 unhurt = _scanned(server, row_class, secrets["big"], seconds / 2, lambda: None)[0]
                 alone_s = ask()
@@ -181,7 +181,7 @@ def _server(folder: Path, slower: float) -> Iterator[tuple[InferenceServer, dict
     admin.chmod(0o600)
     flags = ["--workers=1", f"--token-file={admin}"]
     connect = {"token": _ADMIN}
-    with inference_server(folder / "home", flags=flags, connect=connect) as server:
+    with inference_server(folder / "home", flags=[ANEW, *flags], connect=connect) as server:
         model = hashing_model(folder, "fair", delay_ms=20.0 * slower, row_delay_ms=slower)
         server.deploy(model, "udf_fair", slo_ms=1000 * GOAL_S * slower, max_batch=MAX_BATCH)
         with server.client() as client:
@@ -193,7 +193,7 @@ def _server(folder: Path, slower: float) -> Iterator[tuple[InferenceServer, dict
 
 
 def _ask(server: InferenceServer, arrivals_s: list[float], row_class: RowClass, token: str) -> float:
-    """The p99 of a caller of single rows."""
+    """The p99 of a caller of single rows, of those that come after `WARM_S`."""
     body = (
         b'{"parameters": {"ml_udf_class": "%b"}, "inputs": [{"name": "text", "shape": [1], '
         b'"datatype": "BYTES", "data": ["a row"]}]}' % row_class.encode()
@@ -203,28 +203,33 @@ def _ask(server: InferenceServer, arrivals_s: list[float], row_class: RowClass, 
     found = asyncio.run(replay(server.url, arrivals_s, lambda number: request))
     if found.lost():
         raise RuntimeError(f"{found.lost()} rows had no answer")
+    found.outcomes = [one for one in found.outcomes if one.at_s >= WARM_S]
     return found.quantile_s(0.99)
 
 
 def _scanned(
     server: InferenceServer, row_class: RowClass, token: str, seconds: float, meanwhile: Callable[[], Any]
 ) -> tuple[float, Any]:
-    """Rows a second of a caller of very many, in a process of its own, and what `meanwhile` finds."""
+    """Rows a second of a caller of very many, in a process of its own, and what `meanwhile` finds.
+
+    It comes `WARM_S` after `meanwhile` began.
+    """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        scan = pool.submit(_scan, server.url, row_class, token, seconds)
-        time.sleep(2.0)  # it has begun
+        pool.submit(_scan, server.url, row_class, token, 0.0, 0.0).result()  # the process is there
+        scan = pool.submit(_scan, server.url, row_class, token, WARM_S, seconds)
         found = meanwhile()
         return scan.result(), found
 
 
-def _scan(url: str, row_class: RowClass, token: str, seconds: float) -> float:
-    """Distinct rows for so long and 2 s more, as SQL sends them; rows a second after the first 2 s."""
+def _scan(url: str, row_class: RowClass, token: str, after_s: float, seconds: float) -> float:
+    """Distinct rows, as SQL sends them, for so long; rows a second after the first 2 s."""
+    time.sleep(after_s)
     client = Client(url, token=token)
     options = Options(row_class=row_class, batch_rows=REQUEST_ROWS, max_in_flight=8, timeout_ms=600_000)
     rows, began_s = 0, math.inf
     entered_s = time.perf_counter()
     try:
-        while (now_s := time.perf_counter()) < entered_s + 2.0 + seconds:
+        while (now_s := time.perf_counter()) < entered_s + seconds:
             client.predict("udf_fair", [f"scan {rows + row}" for row in range(8 * REQUEST_ROWS)], options)
             if now_s >= entered_s + 2.0:
                 began_s = min(began_s, now_s)

@@ -15,7 +15,7 @@ import pytest
 from ml_udf.client import Client, Options
 from ml_udf.errors import QuotaExceeded
 from server.scheduling.policy import RowClass
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 
 pytestmark = pytest.mark.security
@@ -52,7 +52,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     secret.write_text(ADMIN + "\n")
     secret.chmod(0o600)
     flags = ["--workers=1", f"--token-file={secret}"]
-    with inference_server(made / "home", flags=flags, connect={"token": ADMIN}) as server:
+    with inference_server(made / "home", flags=[ANEW, *flags], connect={"token": ADMIN}) as server:
         model = hashing_model(made, "fair", delay_ms=20.0, row_delay_ms=1.0)
         server.deploy(model, "udf_fair", slo_ms=250, max_batch=64)
         yield Shared(server)

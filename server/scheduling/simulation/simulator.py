@@ -493,6 +493,8 @@ class _Simulation:
         request = _TenantRequest(function, tenant, now_s, rows, of_scan)
         self._requests_of_tenants[request_id] = request
         self._result.tenants[key].offered += rows
+        if function.name in self._evidence:
+            self._evidence[function.name].came(request_id, rows)
         is_due = function.refuses and tenant.row_class == "interactive"
         rejection = self._scheduler.submit(
             now_s,

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 
+from server.ensemble.policies.by_name import selection_policy
 from server.scheduling.arbitration import MostInTime
 from server.scheduling.policy import RowClass
 from server.scheduling.simulation.arrivals import poisson
 from server.scheduling.simulation.simulator import (
+    Following,
     FunctionLoad,
+    MemberLoad,
     SimulatedDevice,
     SimulationResult,
     TenantLoad,
     Workload,
     simulate,
 )
+from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 from tests.unit.scheduling.cores import actions, core, rows, spec
 
 ENDS_S = 24.0
+OUTCOMES = outcomes_of(*drawn([0.6, 0.75, 0.9]))
 BIG = TenantLoad("big", rows=1_000_000, rows_per_request=256, begins_s=4.0, ends_s=ENDS_S)
+ENDLESS = replace(BIG, rows=1_000_000_000, ends_s=10.0)
 
 
 def latency_s(batch: int) -> float:
@@ -48,6 +55,33 @@ def simulated(*tenants: TenantLoad, refuses: bool = False, functions: int = 1) -
     ]
     devices = (SimulatedDevice(in_flight_limit=2),)
     return simulate(Workload(tuple(loads), devices, arbitration=MostInTime()))
+
+
+def planned(policy: str, refuses: bool, *tenants: TenantLoad) -> SimulationResult:
+    """They ask a function of three members, each row by itself."""
+    costs_ms = (0.1, 0.3, 1.0)
+    ensemble = ensemble_of(OUTCOMES, costs_ms)
+    members = tuple(
+        MemberLoad(each.name, partial(member_s, cost_ms), accuracy=each.accuracy)
+        for each, cost_ms in zip(ensemble.members, costs_ms, strict=True)
+    )
+    followed = Following(ensemble, selection_policy(policy, ensemble), OUTCOMES)
+    function = FunctionLoad(
+        "f",
+        (),
+        0.25,
+        64,
+        lambda batch: 0.0,
+        refuses=refuses,
+        members=members,
+        followed=followed,
+        tenants=tenants,
+    )
+    return simulate(Workload((function,), (SimulatedDevice(in_flight_limit=2),), arbitration=MostInTime()))
+
+
+def member_s(cost_ms: float, batch: int) -> float:
+    return (8 + batch) * cost_ms / 1000
 
 
 @pytest.mark.parametrize(
@@ -89,6 +123,29 @@ def test_two_who_want_more_than_there_is_get_it_by_weight(row_class: RowClass, w
     shares = [tenants["f0", name].rate(6, ENDS_S) for name in ("big", "other")]
     assert shares[0] / shares[1] == pytest.approx(weight, rel=rel)
     assert sum(shares) == pytest.approx(64 / latency_s(64), rel=0.1)  # nothing is lost by sharing
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("policy", ["best", "value"])
+def test_of_a_function_that_follows_plans_no_row_of_a_small_caller_is_lost_beside_a_million(
+    policy: str, refuses: bool
+) -> None:
+    few, big = small(), replace(ENDLESS, in_flight=200)
+    alone = planned(policy, refuses, big).tenants["f", "big"].rate(5, 10)
+    both = planned(policy, refuses, few, big).tenants
+    assert both["f", "small"].answered == both["f", "small"].offered
+    assert both["f", "small"].quantile_s(0.99, 4.0) <= 0.16  # two full batches of the slowest member
+    assert both["f", "big"].rate(5, 10) >= 0.7 * alone
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_of_a_function_that_follows_plans_two_who_want_all_have_half_however_many_rows_wait(
+    refuses: bool,
+) -> None:
+    many, less = replace(ENDLESS, in_flight=200), replace(ENDLESS, name="less", in_flight=50)
+    both = planned("value", refuses, many, less).tenants
+    rates = [both["f", name].rate(5, 10) for name in ("big", "less")]
+    assert min(rates) >= 0.95 * max(rates)
 
 
 def test_more_functions_are_no_more_of_the_device() -> None:
