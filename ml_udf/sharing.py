@@ -1,17 +1,22 @@
-"""Who sees a function, a model or a dataset of a server, as a call, for the command line and the SDK."""
+"""Who sees a function, a model or a dataset of a server, as a call, for both engines and the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 from ml_udf.client import Client
+from ml_udf.client.transport import HttpRequest
+from ml_udf.errors import BadOption
 
 __all__ = ["KINDS", "SharedKind", "share"]
 
 SharedKind = Literal["function", "model", "dataset"]
 KINDS: tuple[SharedKind, ...] = get_args(SharedKind)
+
+_TIMEOUT_S = 60.0
 
 
 def share(
@@ -22,12 +27,16 @@ def share(
     visibility: str | None = None,
     shared_with: Sequence[str] = (),
     owner: str | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Say who sees a thing, as its owner or an admin: `visibility`, or the tokens that it is shared with.
 
-    owner: whose it is from now on; admins may say so. None = as it is. Returns `name`, `owner`, `visibility`,
-    `shared_with`. Raises the errors of `ml_udf.errors`.
+    owner: whose it is from now on; admins may say so. None = as it is. on_wait: called in this thread at
+    least every 50 ms; what it raises aborts the call. Returns `name`, `owner`, `visibility`, `shared_with`.
+    Raises the errors of `ml_udf.errors`.
     """
+    if kind not in KINDS:
+        raise BadOption(f"there is nothing to share of the kind {kind!r}", hint=f"one of {', '.join(KINDS)}")
     form: dict[str, Any] = {}
     if visibility is not None:
         form["visibility"] = visibility
@@ -35,4 +44,8 @@ def share(
         form["shared_with"] = list(shared_with)
     if owner is not None:
         form["owner"] = owner
-    return client.put(f"/v1/{kind}s/{quote(name, safe='')}/visibility", form)
+    if not form:
+        raise BadOption("who may see it?", hint="visibility => 'private', shared_with, or owner")
+    path = f"/v1/{kind}s/{quote(name, safe='')}/visibility"
+    request = HttpRequest("PUT", path, json.dumps(form).encode(), {"Content-Type": "application/json"})
+    return client.ask(request, timeout_s=_TIMEOUT_S, on_wait=on_wait)

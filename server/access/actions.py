@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from server.access.rules import CHANGING, match_of
 
-__all__ = ["ACTIONS", "ALWAYS", "FOLDED", "action_of"]
+__all__ = ["ACTIONS", "ALWAYS", "BY_SERVER_ALONE", "FOLDED", "action_of"]
+
+BY_SERVER_ALONE = frozenset(("refit function",))  # what no route does
 
 FOLDED = frozenset(("give feedback",))  # what programs do all the time
 # Done even while the trail cannot be kept, and told later: who looks what is wrong, and shuts somebody out.
@@ -26,6 +28,9 @@ ACTIONS: dict[tuple[str, str], str] = {
     ("PUT", "/v1/models/{name}/visibility"): "share model",
     ("PUT", "/v1/functions/{name}/visibility"): "share function",
     ("PUT", "/v1/datasets/{name}/visibility"): "share dataset",
+    ("POST", "/models/{name}/share"): "share model",
+    ("POST", "/functions/{name}/share"): "share function",
+    ("POST", "/datasets/{name}/share"): "share dataset",
     ("POST", "/v1/feedback"): "give feedback",
     ("POST", "/v1/datasets"): "create dataset",
     ("POST", "/v1/datasets/{name}/refresh"): "refresh dataset",

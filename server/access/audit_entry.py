@@ -13,9 +13,10 @@ from typing import Any, Literal, Protocol
 from server.access.caller import Caller
 from server.access.failed_logins import network_of
 
-__all__ = ["REFUSED", "AuditEntry", "Auditing", "Folded", "entry_of"]
+__all__ = ["REFUSED", "SERVER", "AuditEntry", "Auditing", "Folded", "entry_by_server", "entry_of"]
 
 REFUSED = frozenset((401, 403, 429))
+SERVER = "server"  # who does what nobody asked for just now; no token is called so
 
 _LONGEST = 200  # characters of a name that somebody sent
 _MOST_FOLDED = 1000  # kinds of entries that are counted apart; the rest are counted as one
@@ -78,6 +79,11 @@ def entry_of(
         status,
         count,
     )
+
+
+def entry_by_server(at_s: float, action: str, what: str, cause: str) -> AuditEntry:
+    """What the server did by itself, and why."""
+    return AuditEntry(at_s, SERVER, "", "", "", action, f"{what}: {cause}"[:_LONGEST], 200)
 
 
 class Auditing(Protocol):

@@ -123,6 +123,7 @@ class Caller:
     is_shared: the token is that of a file, which several hold: these are told apart by their address
     user, database: what the SQL side says of itself, by the word of the token; "" for nothing
     digest: the token's own, as another may have its name later
+    session: of the browser that is logged in with it; "" for programs
     """
 
     token: str = ""
@@ -134,6 +135,7 @@ class Caller:
     user: str = ""
     database: str = ""
     digest: str = field(default="", repr=False, compare=False)
+    session: str = field(default="", repr=False, compare=False)
 
     @cached_property
     def key(self) -> str:

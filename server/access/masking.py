@@ -1,6 +1,8 @@
 """Names that a caller does not see, taken out of what is said to them. Pure.
 
-A function may have members that its users do not see: they are told of these by their places.
+A function may have members that its users do not see: they are told of these by their places. What repeats a
+user's own words is left as it is: where a word that they guess came back as another one, they would know that
+they have guessed right.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-__all__ = ["masked", "masked_text"]
+__all__ = ["masked", "masked_fault", "masked_text"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[0-9]+)?")
 
@@ -24,6 +26,11 @@ def masked_text(text: str, hidden: Mapping[str, str]) -> str:
         return found[0] if other is None else other + found[0][len(word) :]
 
     return _NAME.sub(instead, text) if hidden else text
+
+
+def masked_fault(code: str, message: str, hidden: Mapping[str, str]) -> str:
+    """What is said of a row. A fault of its input repeats that, and names no model."""
+    return message if code.startswith("input_") else masked_text(message, hidden)
 
 
 def masked(told: Any, hidden: Mapping[str, str]) -> Any:  # noqa: ANN401  # as it says

@@ -89,7 +89,8 @@ class SeenCatalog:
         if self._view.is_admin:
             return {}
         fitted = () if function.fit is None else function.fit.members
-        named = (key.partition("/")[0] for key in (*function.named, *also))
-        names = dict.fromkeys((*(model.name for model in function.members), *named, *fitted))
+        proxy = str((function.cascade or {}).get("proxy") or "")  # also of one that is not used
+        named = (key.partition("/")[0] for key in (*function.named, *also, *([proxy] if proxy else ())))
+        names = dict.fromkeys((*(model.name for model in function.asked), *named, *fitted))
         sees = self._view.sees
         return {name: f"member {place}" for place, name in enumerate(names, 1) if not sees("model", name)}

@@ -1,7 +1,8 @@
 """Browsers: a token typed once becomes a cookie, and a change says that it comes from a page of ours.
 
-A cookie says which token it stands for and until when, signed with a key of the registry: so it outlives a
-restart, and counts no more when its token is revoked. A link logs in once. No I/O.
+A cookie says which token it stands for, which session it is and until when, signed with a key of the
+registry: so it outlives a restart, and counts no more when its token is revoked, or its session ended. A link
+logs in once. No I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from server.access.caller import Caller
 from server.access.token import Token
@@ -25,6 +26,7 @@ _SESSION_S = 30 * 24 * 3600.0
 _LINK_S = 600.0
 _MOST_LINKS = 100
 _OPEN = "open"
+_COOKIE = "session 2"  # another word for each form that cookies have had: those of before count no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +53,23 @@ class Sessions:
         """A cookie's value that stands for a token, and the seconds that it is good for."""
         now_s = self._clock()
         lasts_s = min(_SESSION_S, (token.expires_s or float("inf")) - now_s)
-        said = json.dumps([token.digest, now_s + lasts_s, secrets.token_urlsafe(12)]).encode()
+        # In the order in which they began: see `EndedSessions`.
+        id = f"{int(now_s * 1000):012x}{secrets.token_hex(12)}"
+        said = json.dumps([token.digest, now_s + lasts_s, id]).encode()
         text = base64.urlsafe_b64encode(said).decode().rstrip("=")
-        return f"{text}.{self._mac('session', text)}", lasts_s
+        return f"{text}.{self._mac(_COOKIE, text)}", lasts_s
 
     def of_cookie(self, value: str, address: str) -> Session | None:
-        """The session of a cookie; None if it is no cookie of ours, or over, or its token revoked."""
+        """The session of a cookie; None if it is no cookie of ours, or is over, or its token revoked."""
         text, _, mac = value.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac("session", text).encode()):
+        if not hmac.compare_digest(mac.encode(), self._mac(_COOKIE, text).encode()):
             return None
-        digest, expires_s, _ = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        digest, expires_s, id = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         token = self._tokens.of_digest(digest)
-        if token is None or self._clock() >= expires_s:
+        if token is None or self._clock() >= expires_s or self._tokens.ended.has(digest, id):
             return None
-        return Session(token.caller(address), self._mac("csrf", text), expires_s)
+        caller = replace(token.caller(address), session=id)
+        return Session(caller, self._mac("csrf", text), expires_s)
 
     def open(self, address: str) -> Session:
         """That of a browser on this machine, where the server has no tokens."""
@@ -89,10 +94,16 @@ class Sessions:
         self._links[_hash(code)] = (token.digest, now_s + _LINK_S)
         return code
 
-    def follow(self, code: str) -> Token | None:
-        """The token that a code stands for, the first time."""
-        digest, until_s = self._links.pop(_hash(code), ("", 0.0))
+    def linked(self, code: str) -> Token | None:
+        """The token that a code stands for, as long as nobody has followed it."""
+        digest, until_s = self._links.get(_hash(code), ("", 0.0))
         return self._tokens.of_digest(digest) if self._clock() < until_s else None
+
+    def follow(self, code: str) -> Token | None:
+        """The same, the first time."""
+        token = self.linked(code)
+        self._links.pop(_hash(code), None)
+        return token
 
     def _mac(self, *texts: str) -> str:
         return hmac.new(self._key, "\0".join(texts).encode(), hashlib.sha256).hexdigest()

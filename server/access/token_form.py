@@ -9,13 +9,18 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
+from server.access.audit_entry import SERVER
 from server.access.caller import DEFAULT_SHARES, SCOPES, Grants, RowClassName, Scope, Shares
 from server.access.token import Token
 from server.errors import BadOption
 
 __all__ = ["RESERVED", "TokenAsked", "asked_token", "told_grants", "told_shares", "told_token"]
 
-RESERVED = {"admin": "--token-file", "ask": "--ask-token-file"}
+RESERVED = {
+    "admin": "the token of --token-file",
+    "ask": "the token of --ask-token-file",
+    SERVER: "what the server does by itself",
+}
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _SPAN = re.compile(r"([1-9][0-9]{0,5}) ?([smhdw])")
@@ -50,7 +55,7 @@ def asked_token(form: Mapping[str, Any], now: datetime) -> TokenAsked:
             "a token's 'name' is 1 to 100 letters, digits and ._@-, and begins with a letter or digit"
         )
     if name in RESERVED:
-        raise BadOption(f"the name {name!r} is that of the token of {RESERVED[name]}; choose another one")
+        raise BadOption(f"the name {name!r} is that of {RESERVED[name]}; choose another one")
     scopes = _scopes(form.get("scopes"))
     grants = Grants(**{each: _patterns(each, form[each]) for each in _GRANTS if form.get(each)})
     if "admin" in scopes and grants != Grants():

@@ -1,4 +1,4 @@
-"""The tokens that count now, by their hashes, and which callers they make. No I/O: a shell fills it."""
+"""The tokens that count now, by their hashes, and which callers they make. No I/O: shells fill it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from server.access.caller import Caller
+from server.access.ended_sessions import EndedSessions
 from server.access.token import Token, digest_of
 from server.errors import Forbidden
 
@@ -17,10 +18,17 @@ _MOST_KNOWN = 10_000
 class Tokens:
     """Looked up at each request, so that what is revoked counts no more at once, on open connections too.
 
-    of_files: those that hold as long as the server runs. clock: Unix seconds.
+    of_files: those that hold as long as the server runs. clock: Unix seconds. ended: sessions that are over
+    before their token is.
     """
 
-    def __init__(self, of_files: Iterable[Token] = (), clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        of_files: Iterable[Token] = (),
+        clock: Callable[[], float] = time.time,
+        ended: EndedSessions | None = None,
+    ) -> None:
+        self.ended = EndedSessions() if ended is None else ended
         self._of_files = tuple(of_files)
         self._clock = clock
         self._by_digest: dict[str, Token] = {}
@@ -67,7 +75,11 @@ class Tokens:
         return min(valid, key=lambda token: (not token.is_shared, token.name), default=None)
 
     def counts(self, caller: Caller) -> bool:
-        """Whether what let a caller in counts still; it is used once more then."""
+        """Whether what let a caller in counts still: their token, and their session if they have one. It is
+        used once more then.
+        """
+        if caller.session and self.ended.has(caller.digest, caller.session):
+            return False
         token = self._by_digest.get(caller.digest)
         if token is None:
             return self.is_open and not caller.digest

@@ -1,4 +1,6 @@
-"""Streams end with what let their reader in: a token that is revoked, or expires. On the event loop."""
+"""Streams end with what let their reader in: a token is revoked or expires, a session is logged out. On the
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 class Endings:
-    """Who waits for the end of which caller's token; `look` tells those that it has come for."""
+    """Who waits for the end of what let which caller in; `look` tells those that it has come for."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -28,13 +30,13 @@ class Endings:
         return len(self._waiting)
 
     def look(self) -> None:
-        """Call it after each change of the tokens, and once in a while, as time ends tokens too."""
+        """Call it after each change of tokens and sessions, and once in a while, as time ends tokens too."""
         for future, caller in list(self._waiting.items()):
             if not future.done() and not self._tokens.counts(caller):
                 future.set_result(None)
 
     async def of(self, caller: Caller) -> None:
-        """Wait until a caller's token counts no more."""
+        """Wait until what let a caller in counts no more."""
         if not self._tokens.counts(caller):
             return
         future = asyncio.get_running_loop().create_future()
@@ -45,7 +47,7 @@ class Endings:
             del self._waiting[future]
 
     async def stream(self, caller: Caller, events: AsyncIterator[T]) -> AsyncGenerator[T]:
-        """The events, as long as the caller's token counts."""
+        """The events, as long as what let the caller in counts."""
         ended = asyncio.ensure_future(self.of(caller))
         coming: asyncio.Future[T] | None = None
         try:
@@ -65,6 +67,8 @@ class Endings:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
                         await task
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
 
 
 async def _next(events: AsyncIterator[T]) -> T:

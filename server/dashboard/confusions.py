@@ -23,8 +23,9 @@ from server.services import Services
 from server.supervision import Tasks
 from server.training.datasets.asking import answers_to, check_fits
 from server.training.datasets.contents import held_out_rows
+from server.training.recipes import recipe_for
 
-__all__ = ["MOST_ROWS", "Confusions", "Judged", "Judgement"]
+__all__ = ["MOST_ROWS", "Confusions", "Judged", "Judgement", "is_judged", "of_numbers"]
 
 MOST_ROWS = 5_000  # of one snapshot, evenly over its test rows
 _PART = 250  # rows asked at a time
@@ -36,17 +37,20 @@ _Key: TypeAlias = tuple[str, int, str, tuple[str, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One test row. answer: None for a row at fault, or one that got no answer."""
+    """One test row. answer: None for a row at fault, or one that got no answer. off: of a number, how far it
+    lies above the truth; None of classes.
+    """
 
     number: int
     truth: str
     answer: str | None
     confidence: float | None
+    off: float | None = None
 
     @property
     def is_right(self) -> bool:
         """Whether the answer is the truth."""
-        return self.answer == self.truth
+        return self.answer == self.truth if self.off is None else self.off == 0.0
 
 
 @dataclass(slots=True)
@@ -84,8 +88,15 @@ class Judgement:
             if row.answer is not None and row.confidence is not None
         ]
 
+    @property
+    def offs(self) -> Sequence[float]:
+        """How far every answer lies from the truth, where answers are numbers."""
+        return [row.off for row in self.rows if row.off is not None]
+
     def behind(self, truth: str | None, answer: str | None) -> list[Judged]:
-        """The rows of a cell, the surest first; None = whatever, but wrong ones alone."""
+        """The rows of a cell, the surest first; None = whatever, but wrong ones alone. Of numbers, those that
+        lie farthest off first.
+        """
         found = [
             row
             for row in self.rows
@@ -94,7 +105,7 @@ class Judgement:
             and answer in (None, row.answer)
             and (not row.is_right or truth is not None is not answer)
         ]
-        return sorted(found, key=lambda row: -(row.confidence or 0.0))
+        return sorted(found, key=lambda row: (-abs(row.off or 0.0), -(row.confidence or 0.0)))
 
 
 class Confusions:
@@ -112,8 +123,8 @@ class Confusions:
     def begin(self, services: Services, function: Function, snapshot: Snapshot, view: View) -> Judgement:
         """Ask, unless that was done; what failed is asked anew. Raises `BadOption`, `Overloaded`."""
         check_fits(function, snapshot)
-        if not function.task.picks_one:
-            raise BadOption(f"{function.name} names no class, which could be confused with another")
+        if not is_judged(function, snapshot):
+            raise BadOption(f"the answers of {function.name} are no classes and no numbers of this dataset's")
         key = _key_of(function, snapshot, view)
         known = self._known.get(key)
         if known is not None and not known.error:
@@ -157,8 +168,9 @@ class Confusions:
                     view.media_roots,
                 )
                 sure = told.get("confidence", [None] * len(part))
+                judge = _judged_number if of_numbers(function) else _judged_class
                 judgement.rows += [
-                    Judged(number, truth, answer, _finite(confidence))
+                    judge(number, truth, answer, _finite(confidence))
                     for (number, _, truth), answer, confidence in zip(part, told[label], sure, strict=True)
                 ]
         except (ServiceError, OSError) as error:
@@ -166,6 +178,30 @@ class Confusions:
         finally:
             judgement.is_over = True
             self._under_way -= 1
+
+
+def of_numbers(function: Function) -> bool:
+    """Whether a function answers with numbers, which lie more or less far off."""
+    return function.task.reads == "values"
+
+
+def is_judged(function: Function, snapshot: Snapshot) -> bool:
+    """Whether a function's answers to a snapshot's rows are right or wrong, or lie so far off."""
+    recipe = recipe_for(snapshot.spec["task"])
+    if of_numbers(function):
+        return function.task.name == recipe.name
+    return function.task.picks_one and recipe.has_classes
+
+
+def _judged_class(number: int, truth: str, answer: str | None, confidence: float | None) -> Judged:
+    return Judged(number, truth, answer, confidence)
+
+
+def _judged_number(number: int, truth: str, answer: float | None, confidence: float | None) -> Judged:
+    told = _finite(answer)
+    if told is None:
+        return Judged(number, truth, None, confidence)
+    return Judged(number, truth, f"{told:.6g}", confidence, told - float(truth))
 
 
 def _key_of(function: Function, snapshot: Snapshot, view: View) -> _Key:

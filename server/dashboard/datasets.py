@@ -17,6 +17,7 @@ from server.dashboard.live_reply import live_reply
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
+from server.dashboard.sharing import sharing_of
 from server.dashboard.thumbnails import LARGE, SMALL
 from server.dashboard.training_view import ConfusionView, confusion_view, dataset_view
 from server.errors import UnknownFunction
@@ -41,7 +42,7 @@ async def show_dataset(page: PageOf, name: str) -> Response:
     contents = await page.dashboard.contents.of(datasets, snapshot)
     snapshots, looks = await datasets.snapshots(name), await datasets.looks(name)
     view = dataset_view(snapshot, contents, snapshots, _seen_looks(page, looks), page.functions())
-    return await page.reply("dataset.html", view=view)
+    return await page.reply("dataset.html", view=view, sharing=sharing_of(page, "dataset", name))
 
 
 @router.post("/refresh")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
-from server.access.masking import masked, masked_text
+from server.access.masking import masked, masked_fault, masked_text
 from server.catalog.functions import Function
 from server.dashboard.function_view import (
     FunctionView,
@@ -28,6 +28,7 @@ from server.dashboard.image_size import image_size
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
+from server.dashboard.sharing import sharing_of
 from server.dashboard.sql_view import of_function
 from server.dashboard.thumbnails import file_below
 from server.dashboard.try_inputs import Asked, Takes, fields_of, from_form, from_row, takes
@@ -130,6 +131,7 @@ async def _reply(page: Page, function: Function, tried: TriedView | None, datase
         tried=tried,
         function=function,
         snippets=of_function(function),
+        sharing=sharing_of(page, "model" if function.bare else "function", function.name),
         may_roll_back=page.may_deploy and page.view.changes("function", function.name),
     )
 
@@ -296,9 +298,13 @@ async def _tried(page: Page, function: Function, asked: Asked, request: Request)
 def _masked(page: Page, function: Function, tried: TriedView) -> TriedView:
     """The same without the names of members that the caller does not see."""
     hidden = page.seen.hidden_members(function)
-    told = ("answered_by", "members", "error")
-    return (
-        replace(tried, **{name: masked(getattr(tried, name), hidden) for name in told}) if hidden else tried
+    if not hidden:
+        return tried
+    return replace(
+        tried,
+        answered_by=masked(tried.answered_by, hidden),
+        members=tuple(replace(each, name=masked_text(each.name, hidden)) for each in tried.members),
+        error=masked_fault(tried.error_code, tried.error, hidden),
     )
 
 

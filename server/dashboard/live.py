@@ -3,7 +3,7 @@
     tick → view of the server's state (on the event loop, cheap) → HTML (in a thread)
          → the parts that changed, encoded once → the queue of every page that shows the view
 
-A stream ends when the server drains, and when its caller may look no more. Knows no page.
+A stream ends when the server drains. Knows no page, and nobody who looks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ Render = Callable[[Any], Mapping[str, str]]
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    may_look: Callable[[], bool]
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_WAITING + 1))
     is_behind: bool = True  # has not got the parts as they were at the last tick
 
@@ -85,19 +84,18 @@ class Live:
         view_of: ViewOf,
         render: Render,
         *,
-        may_look: Callable[[], bool] = lambda: True,
         every: int = 1,
     ) -> AsyncIterator[bytes]:
         """Server-sent events: the parts of a view, by their element's id, whenever they have changed.
 
         key: watchers who give the same one see the same. view_of: called on the event loop, returns plain
         values, or what gives them once it is awaited; render: called in a thread. every: so many ticks pass
-        between two looks. may_look: asked at every tick; once it says no, the stream ends.
+        between two looks.
         """
         if self._closed:
             return
         shown = self._shown.setdefault(key, _Shown(view_of, render, every))
-        watcher = _Watcher(may_look)
+        watcher = _Watcher()
         shown.watchers.add(watcher)
         shown.due = 0
         if self._ticking is None or self._ticking.done():
@@ -127,10 +125,6 @@ class Live:
             await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began_s)))
 
     async def _show(self, shown: _Shown) -> None:
-        for watcher in list(shown.watchers):
-            if not watcher.may_look():
-                watcher.end()
-                shown.watchers.discard(watcher)
         shown.due -= 1
         if shown.due > 0 or not shown.watchers:
             return

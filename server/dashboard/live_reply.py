@@ -18,8 +18,10 @@ _HEADERS = {**PAGE_HEADERS, "X-Accel-Buffering": "no"}  # a proxy that gathers w
 def live_reply(
     page: Page, key: Hashable, view_of: ViewOf, parts: Mapping[str, str], *, every: int = 1
 ) -> Response:
-    """Server-sent events; see `Live.watch`. parts: by the id of an element, the template of its content."""
-    told = page.dashboard.live.watch(
-        (key, page.base), view_of, page.parts(parts), may_look=page.may_still_look, every=every
-    )
+    """Server-sent events, as long as the caller is logged in; see `Live.watch`.
+
+    parts: by the id of an element, the template of its content.
+    """
+    told = page.dashboard.live.watch((key, page.base), view_of, page.parts(parts), every=every)
+    told = page.services.tokens.endings.stream(page.caller, told)
     return StreamingResponse(told, media_type="text/event-stream", headers=_HEADERS)

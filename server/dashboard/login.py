@@ -1,4 +1,8 @@
-"""`/login` and `/logout`: a token that is typed once, or a link that is followed once, becomes a cookie."""
+"""`/login` and `/logout`: a token that is typed once, or a link that is followed once, becomes a cookie.
+
+Nobody becomes somebody else unasked: where a browser is logged in with another token, or comes from another
+site, a link asks first. Who takes a browser's place ends the session that it had.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import RedirectResponse
 
 from server.access.token import Token
+from server.dashboard.browser_session import session_of
 from server.dashboard.page_context import Page, PageOf, page_of
 from server.dashboard.page_route import PageRoute
 from server.dashboard.security import PAGE_HEADERS
@@ -36,17 +41,19 @@ async def show_login(page: PageOf, request: Request, link: str = "", next: str =
         return _on(page, next)
     if not link:
         return await page.reply("login.html", next=next, said="")
-    token = page.services.access.sessions.follow(link)
-    if token is None:
-        return await page.reply("login.html", 401, next=next, said=_OLD)
-    return _logged_in(page, request, token, next)
+    token = page.services.access.sessions.linked(link)
+    if token is not None and _is_to_be_asked(page, request, token):
+        return await page.reply("login_as.html", next=next, link=link, token=token.name)
+    return await _by_link(page, request, link, next)
 
 
 @router.post("/login")
 async def log_in(page: UncheckedPage, request: Request) -> Response:
-    """Take a token."""
+    """Take a token, or a link's code."""
     form = await request.form(max_files=0, max_fields=10)
     wanted = str(form.get("next", ""))
+    if link := str(form.get("link", "")):
+        return await _by_link(page, request, link, wanted)
     secret = str(form.get("token", "")).strip()
     access = page.services.access
     token = access.tokens.of_secret(secret.encode())
@@ -59,20 +66,41 @@ async def log_in(page: UncheckedPage, request: Request) -> Response:
             reply.headers["Retry-After"] = str(seconds)
             return reply
         return await page.reply("login.html", 401, next=wanted, said=_WRONG)
-    return _logged_in(page, request, token, wanted)
+    return await _logged_in(page, request, token, wanted)
 
 
 @router.post("/logout")
-async def log_out(page: PageOf) -> Response:
-    """Forget the cookie."""
+async def log_out(page: PageOf, request: Request) -> Response:
+    """Forget the cookie, and let no copy of it count."""
+    await _end_session(page, request)
     reply = RedirectResponse(f"{page.base}login", 303, headers=dict(PAGE_HEADERS))
     reply.set_cookie(page.services.access.sessions.cookie_name, "", max_age=0, path=None, httponly=True)
     return reply
 
 
-def _logged_in(page: Page, request: Request, token: Token, wanted: str) -> Response:
+def _is_to_be_asked(page: Page, request: Request, token: Token) -> bool:
+    """Whether a link would make somebody else of who is logged in, or another site's page leads to it."""
+    from_elsewhere = request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+    return from_elsewhere or (bool(page.caller.digest) and page.caller.digest != token.digest)
+
+
+async def _by_link(page: Page, request: Request, link: str, wanted: str) -> Response:
+    token = page.services.access.sessions.follow(link)
+    if token is None:
+        return await page.reply("login.html", 401, next=wanted, said=_OLD)
+    return await _logged_in(page, request, token, wanted)
+
+
+async def _end_session(page: Page, request: Request) -> None:
+    session = session_of(request)
+    if session is not None:
+        await page.services.sessions.end(session)
+
+
+async def _logged_in(page: Page, request: Request, token: Token, wanted: str) -> Response:
     if "read" not in token.scopes:
         raise Forbidden(_BLIND)
+    await _end_session(page, request)
     tell(request, "", token=token.name)
     sessions = page.services.access.sessions
     value, lasts_s = sessions.begin(token)

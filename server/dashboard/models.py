@@ -13,6 +13,7 @@ from server.dashboard.live_reply import live_reply
 from server.dashboard.models_view import LatencyCurve, ModelsView, model_card, models_of
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
+from server.dashboard.sharing import sharing_of
 from server.errors import UnknownFunction
 from server.observability.moves import seen_moves
 from server.placement.places import seen_places
@@ -57,7 +58,7 @@ async def show_model(page: PageOf, name: str) -> Response:
         file_bytes,
         time.time(),
     )
-    return await page.reply("model.html", view=view)
+    return await page.reply("model.html", view=view, sharing=sharing_of(page, "model", name))
 
 
 def _view(page: Page) -> ModelsView:

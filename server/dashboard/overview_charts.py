@@ -59,6 +59,8 @@ def charts_of(
     rows = [line("all", lambda stretch: stretch.per_s(total(stretch).rows))]
     if 1 < len(busiest) <= _FEW:
         rows = [line(name or "others", _rows_of(name)) for name in busiest]
+    if any(total(slot.stretch).cached_rows for slot in slots):
+        rows.append(line("kept answers", lambda stretch: stretch.per_s(total(stretch).cached_rows)))
     goal_s = set(goals_s)
     goals = [Goal("goal", 1000 * each) for each in goal_s] if len(goal_s) == 1 else []
     return [

@@ -26,7 +26,7 @@ _LATE = ("deadline_exceeded",)
 
 @dataclass(frozen=True, slots=True)
 class FunctionLine:
-    """One function of late."""
+    """One function of late. cached: the share of its rows that was answered by what was kept"""
 
     name: str
     version: int
@@ -36,6 +36,7 @@ class FunctionLine:
     rows_per_s: float | None
     waiting: int
     rows_a_batch: float | None
+    cached: float | None
     p50_s: float | None
     p99_s: float | None
     errors: int
@@ -86,6 +87,7 @@ class OverviewView:
     requests_per_s: float | None
     waiting: int
     rows_a_batch: float | None
+    cached: float | None
     p50_s: float | None
     p99_s: float | None
     refused: int
@@ -122,6 +124,7 @@ def overview_of(
         stretch.per_s(total.requests),
         sum(stretch.waiting.get(name, 0) for name in names),
         total.rows_a_batch,
+        total.cached,
         total.quantile_s(0.5),
         total.quantile_s(0.99),
         sum(errors.get(code, 0) for code in _REFUSED),
@@ -172,6 +175,7 @@ def _line(function: Function, stretch: Stretch, is_ready: bool) -> FunctionLine:
         stretch.per_s(counts.rows),
         stretch.waiting.get(function.name, 0),
         counts.rows_a_batch,
+        counts.cached,
         counts.quantile_s(0.5),
         counts.quantile_s(0.99),
         sum(counts.errors.values()),

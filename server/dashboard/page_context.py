@@ -80,10 +80,6 @@ class Page:
         """What the caller sees: pages of those who see the same are alike."""
         return self.caller.token
 
-    def may_still_look(self) -> bool:
-        """Whether the caller's token counts still; asked as long as a page stays open."""
-        return self.services.tokens.counts(self.caller)
-
     def functions(self) -> list[Function]:
         """The functions that the caller sees, by name, in their current versions."""
         return [served[-1] for served in self.seen.functions()]

@@ -13,6 +13,7 @@ from server.dashboard import (
     login,
     models,
     overview,
+    sharing,
     sql_page,
     training,
     who,
@@ -32,6 +33,7 @@ for _page in (
     who,
     datasets,
     jobs,
+    sharing,
     sql_page,
 ):
     router.include_router(_page.router)

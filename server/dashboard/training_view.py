@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from server.catalog.functions import Function
@@ -16,7 +18,7 @@ from server.dashboard.charts import units
 from server.dashboard.charts.bars import Bar, bar_chart, histogram
 from server.dashboard.charts.confusion import confusion_table
 from server.dashboard.charts.reliability import bins_of, reliability_chart
-from server.dashboard.confusions import Judged, Judgement
+from server.dashboard.confusions import Judged, Judgement, is_judged, of_numbers
 from server.dashboard.job_view import JobLine
 from server.errors import ServiceError
 from server.training.datasets.asking import check_fits
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _TEXT = 300  # characters of a row that are shown
+_BINS = 15
 _MOST_BARS = 40
 
 
@@ -89,7 +92,7 @@ class ClassView:
 
 @dataclass(frozen=True, slots=True)
 class DatasetView:
-    """A dataset with its newest snapshot. functions: those that take its rows, and name classes."""
+    """A dataset with its newest snapshot. functions: those that take its rows, and say classes or numbers."""
 
     line: DatasetLine
     snapshot: str
@@ -134,6 +137,7 @@ class WrongRow:
     truth: str
     answer: str
     confidence: float | None
+    off: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,7 @@ class ConfusionView:
     shown: tuple[WrongRow, ...]
     more: int
     href: Callable[[str, str], str]
+    of_numbers: bool = False
 
     @property
     def asked(self) -> int:
@@ -166,9 +171,36 @@ class ConfusionView:
         return sum(row.is_right for row in rows) / len(rows) if rows else None
 
     @property
+    def mean_off(self) -> float | None:
+        """Of numbers, how far they lie off, whichever way."""
+        offs = [] if self.told is None else self.told.offs
+        return sum(map(abs, offs)) / len(offs) if offs else None
+
+    @property
+    def bias(self) -> float | None:
+        """Of numbers, how far they lie above the truth, below counted against it."""
+        offs = [] if self.told is None else self.told.offs
+        return sum(offs) / len(offs) if offs else None
+
+    @property
+    def root_mean_square(self) -> float | None:
+        """Of numbers, where what lies far off counts more."""
+        offs = [] if self.told is None else self.told.offs
+        return math.sqrt(sum(off * off for off in offs) / len(offs)) if offs else None
+
+    @property
     def chart(self) -> Markup:
-        """The table."""
+        """The table; of numbers, how many lie how far off."""
         assert self.told is not None
+        if self.of_numbers:
+            counts, edges = np.histogram(self.told.offs, bins=_BINS)
+            return histogram(
+                "Rows by how far the answer lies above the truth",
+                edges[1:-1].tolist(),
+                counts.tolist(),
+                units.NUMBER,
+                y_unit=units.ROWS,
+            )
         return confusion_table("Truth and answers", self.labels, self.told.counts, self.href)
 
     @property
@@ -226,7 +258,7 @@ def dataset_view(
         facts.get("left_out", 0),
         tuple((each.id, each.taken_at.timestamp(), each.facts["rows"]) for each in reversed(snapshots)),
         tuple(reversed(looks)),
-        tuple(each.name for each in functions if _names_classes_of(each, snapshot)),
+        tuple(each.name for each in functions if _may_be_judged(each, snapshot)),
         recipe_for(spec["task"]).metrics,
     )
 
@@ -253,7 +285,7 @@ def confusion_view(
     """behind: all rows of the cell · rows: the first of them, as they stand in the snapshot."""
     by_number = {row.number: row for row in shown_rows(snapshot, rows)}
     shown = tuple(
-        WrongRow(by_number[each.number], each.truth, each.answer or "", each.confidence)
+        WrongRow(by_number[each.number], each.truth, each.answer or "", each.confidence, each.off)
         for each in behind
         if each.number in by_number
     )
@@ -268,11 +300,12 @@ def confusion_view(
         shown,
         len(behind) - len(shown),
         href,
+        of_numbers(function),
     )
 
 
-def _names_classes_of(function: Function, snapshot: Snapshot) -> bool:
-    if not function.task.picks_one or not recipe_for(snapshot.spec["task"]).has_classes:
+def _may_be_judged(function: Function, snapshot: Snapshot) -> bool:
+    if not is_judged(function, snapshot):
         return False
     try:
         check_fits(function, snapshot)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse
 
-from server.access.actions import ACTIONS
+from server.access.actions import ACTIONS, BY_SERVER_ALONE
 from server.access.caller import DEFAULT_SHARES, SCOPES
 from server.access.token_form import told_grants, told_shares
 from server.dashboard.page_context import Page, PageOf
@@ -23,7 +23,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/who", route_class=PageRoute, include_in_schema=False)
 
 _ENTRIES = 50
-_ACTIONS = sorted({action for action in ACTIONS.values() if action})
+_ACTIONS = sorted({action for action in ACTIONS.values() if action} | BY_SERVER_ALONE)
 _PATTERNS = ("functions", "models", "datasets", "sources", "media_roots")
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     DateTime,
     Float,
     ForeignKey,
@@ -29,6 +30,7 @@ __all__ = [
     "Base",
     "DatasetRow",
     "DeploymentRow",
+    "EndedSessionRow",
     "FeedbackAnswersRow",
     "FeedbackContextRow",
     "FeedbackRow",
@@ -200,6 +202,23 @@ class TokenRow(Base):
     last_used_at: Mapped[datetime | None]
 
     __table_args__ = (Index(None, "name"),)
+
+
+class EndedSessionRow(Base):
+    """A session of a browser that was logged out before its time. Its cookie's owner has no other trace here.
+
+    number: never given twice, so that servers see that there is a new one · id: those of later sessions are
+    greater · and_earlier: all of this token's that began before it are over too
+    """
+
+    __tablename__ = "ended_sessions"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    id: Mapped[str] = mapped_column(String(64))
+    expires_at: Mapped[datetime]
+    and_earlier: Mapped[bool] = mapped_column(Boolean)
 
 
 class ThingRow(Base):

@@ -15,11 +15,14 @@ from playwright.sync_api import expect
 import ml_udf.duckdb
 from ml_udf.client import Client
 from ml_udf.client.claim import Claim
+from ml_udf.errors import MlUdfError
+from ml_udf.sharing import share
+from ml_udf.tokens import TokenCalls
 from tests.browser.watch import Watch
 from tests.inference_server import InferenceServer, inference_server
-from tests.models import hashing_model
+from tests.models import hashing_model, image_model
 from tests.training_data import draw_photos
-from tests.waiting import wait_for_job
+from tests.waiting import wait_for_job, wait_until
 
 pytestmark = pytest.mark.security
 
@@ -47,7 +50,7 @@ LOOK = """() => ({
 HARMLESS: dict[str, object] = {"probes": 0, "ran": None, "links": [], "handlers": 0, "computed": False}
 
 
-POISON, LEARNT = "udf_poison", "udf_learnt"
+POISON, LEARNT, LOOKS = "udf_poison", "udf_learnt", "udf_looks"
 SAID = quote(PAYLOADS[1], safe="")
 ADDRESSES = (
     "",
@@ -62,6 +65,7 @@ ADDRESSES = (
     "training",
     "jobs/1",
     "jobs/1?knobs=all",
+    "jobs/2",
     f"jobs/{SAID}",
     "datasets/poison",
     "datasets/pictures",
@@ -74,12 +78,18 @@ ADDRESSES = (
     f"login?next={SAID}&link={SAID}",
 )
 # Where a payload must be read as it was written.
-TOLD = {f"functions/{POISON}": PAYLOADS[0], "models/poison": PAYLOADS[0], "datasets/poison": PAYLOADS[0]}
+TOLD = {
+    f"functions/{POISON}": PAYLOADS[0],
+    "models/poison": PAYLOADS[0],
+    "datasets/poison": PAYLOADS[0],
+    "jobs/2": PAYLOADS[1],  # the name of a photo that is gone, in the error by which it failed
+    "who": PAYLOADS[0],  # whom a database named
+}
 
 
 @pytest.fixture(scope="module")
 def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
-    """Payloads as classes, defaults, labels, keys, texts, queries, users, and names of files."""
+    """Payloads as classes, defaults, labels, keys, texts, queries, users, names of files, and in errors."""
     folder = tmp_path_factory.mktemp("poisoned")
     photos = folder / "photos"
     with inference_server(folder / "home", media_roots=[photos]) as server:
@@ -101,7 +111,9 @@ def poison_model(server: InferenceServer, folder: Path) -> None:
     with contextlib.closing(Client(server.url)) as client:
         client.post("/register", {"directory": str(model)})
         options = {"models": ["poison"], "default": PAYLOADS[0], "min_confidence": 0.01}
-        client.put(f"/v1/functions/{POISON}", options)
+        client.on_behalf_of(Claim(PAYLOADS[0], PAYLOADS[2])).put(f"/v1/functions/{POISON}", options)
+        client.post("/register", {"directory": str(image_model(folder / "models", "looks"))})
+        client.put(f"/v1/functions/{LOOKS}", {"models": ["looks"]})
         for payload in PAYLOADS:  # who asks, on the function's page
             client.on_behalf_of(Claim(payload, payload)).predict(POISON, [payload])
 
@@ -133,6 +145,16 @@ def poison_pictures(db: duckdb.DuckDBPyConnection, photos: Path) -> None:
     db.execute("CREATE TABLE pictures (image_path VARCHAR, label VARCHAR)")
     db.executemany("INSERT INTO pictures VALUES (?, ?)", rows)
     create(db, "pictures", "SELECT image_path, label FROM pictures", "image", "image_path")
+    for said, _ in rows:
+        if said.startswith(PAYLOADS[1].replace("/", "\u2215")):
+            (photos / said).unlink()
+    ((job,),) = db.execute(
+        "SELECT ml_udf.train('pictures', models => ['squeezenet'], budget => '2 epochs', max_epochs => 1,"
+        " size => 32)"
+    ).fetchall()
+    assert job == 2
+    state = "SELECT state FROM ml_udf.jobs WHERE id = 2"
+    wait_until(lambda: db.execute(state).fetchall() == [("failed",)], 600.0)
 
 
 def create(db: duckdb.DuckDBPyConnection, name: str, query: str, kind: str, key: str) -> None:
@@ -144,9 +166,9 @@ def create(db: duckdb.DuckDBPyConnection, name: str, query: str, kind: str, key:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_a_page_says_it_as_text(
-    look_at: Callable[..., Watch], poisoned: InferenceServer, address: str
+    glance_at: Callable[..., Watch], poisoned: InferenceServer, address: str
 ) -> None:
-    watch = look_at()
+    watch = glance_at()
     for status in (400, 404):
         watch.allow(".*", status)
     watch.page.goto(f"{poisoned.url}/{address}")
@@ -185,3 +207,68 @@ def test_what_is_typed_to_be_tried_is_text(
         if scripts:
             assert watch.page.evaluate(LOOK) == HARMLESS
         assert watch.page.locator("xss-probe").count() == 0
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_what_a_photo_is_called_that_is_tried_is_text(
+    look_at: Callable[..., Watch], poisoned: InferenceServer, scripts: bool
+) -> None:
+    watch = look_at(scripts=scripts)
+    watch.page.goto(f"{poisoned.url}/functions/{LOOKS}")
+    for payload in PAYLOADS:
+        watch.page.set_input_files(
+            "#try-file", {"name": f"{payload}.png", "mimeType": "image/png", "buffer": payload.encode()}
+        )
+        watch.page.get_by_role("button", name="Ask", exact=True).click()
+        expect(watch.page.locator("#answer")).to_contain_text("not a JPEG or PNG")
+        if scripts:
+            assert watch.page.evaluate(LOOK) == HARMLESS
+        assert watch.page.locator("xss-probe").count() == 0
+
+
+@pytest.fixture(scope="module")
+def owned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InferenceServer, str]]:
+    """A server whose things are owned by, and shared with, tokens called by payloads; its admin's token."""
+    folder = tmp_path_factory.mktemp("owned")
+    with inference_server(folder / "home") as server:
+        with contextlib.closing(Client(server.url)) as client:
+            admin = str(TokenCalls(client).create("root", ["admin"])["secret"])
+        with contextlib.closing(Client(server.url, token=admin)) as client:
+            client.post("/register", {"directory": str(hashing_model(folder, "words"))})
+            for number, payload in enumerate(PAYLOADS):
+                client.put(f"/v1/functions/udf_{number}", {"models": ["words"]})
+                share(client, "function", f"udf_{number}", shared_with=PAYLOADS, owner=payload)
+            share(client, "model", "words", shared_with=PAYLOADS, owner=PAYLOADS[0])
+            for payload in PAYLOADS:
+                with contextlib.suppress(MlUdfError):  # no token is called so
+                    TokenCalls(client).create(payload, ["read"])
+        yield server, admin
+
+
+def test_the_names_of_owners_and_of_tokens_are_text(
+    look_at: Callable[..., Watch], owned: tuple[InferenceServer, str]
+) -> None:
+    server, admin = owned
+    watch = look_at()
+    watch.page.goto(f"{server.url}/login")
+    watch.page.get_by_label("Token", exact=True).fill(admin)
+    watch.page.get_by_role("button", name="Log in").click()
+    expect(watch.page.locator("h1")).to_have_text("Overview")
+    for address in (*(f"functions/udf_{number}" for number in range(len(PAYLOADS))), "models/words", "who"):
+        watch.page.goto(f"{server.url}/{address}")
+        for one in watch.page.locator("details").all():
+            one.evaluate("one => { one.open = true; }")
+        assert watch.page.evaluate(LOOK) == HARMLESS
+    watch.page.goto(f"{server.url}/models/words")
+    assert PAYLOADS[0] in watch.page.inner_text("body")
+    assert PAYLOADS[1] in watch.page.get_by_label("Shared with").input_value()
+    watch.allow("/who/tokens", 400)
+    for payload in PAYLOADS:
+        watch.page.goto(f"{server.url}/who")
+        watch.page.get_by_label("Name", exact=True).evaluate(
+            "(one, said) => { one.removeAttribute('pattern'); one.value = said; }", payload
+        )
+        watch.page.get_by_label("read", exact=True).check()
+        watch.page.get_by_role("button", name="Make it").click()
+        expect(watch.page.get_by_role("alert")).to_contain_text("letters, digits")
+        assert watch.page.evaluate(LOOK) == HARMLESS

@@ -47,9 +47,9 @@ def test_every_page_of_the_server_is_looked_at() -> None:
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 @pytest.mark.parametrize("route", PAGES)
 def test_a_page_shows_itself_without_a_fault(
-    look_at: Callable[..., Watch], kitchen: Kitchen, route: str, look: Look
+    glance_at: Callable[..., Watch], kitchen: Kitchen, route: str, look: Look
 ) -> None:
-    watch = look_at(look)
+    watch = glance_at(look)
     show(watch, f"{kitchen.url}/{address_of(route, kitchen)}")
     picture(watch.page, PAGES[route][0], look)
     assert not watch.page.evaluate(WIDER_THAN_ITSELF), "it is scrolled sideways"
@@ -60,9 +60,9 @@ def test_a_page_shows_itself_without_a_fault(
 
 @pytest.mark.parametrize("route", PAGES)
 def test_a_page_works_below_a_prefix(
-    look_at: Callable[..., Watch], kitchen: Kitchen, prefixed: str, route: str
+    glance_at: Callable[..., Watch], kitchen: Kitchen, prefixed: str, route: str
 ) -> None:
-    watch = look_at()
+    watch = glance_at()
     show(watch, f"{prefixed}/{address_of(route, kitchen)}")
     assert all(url.startswith(f"{prefixed}/") for url in watch.requested)
     links = watch.page.locator("a[href]").evaluate_all(LINKS)
@@ -72,9 +72,9 @@ def test_a_page_works_below_a_prefix(
 
 @pytest.mark.parametrize("route", OURS)
 def test_a_page_says_the_same_without_scripts(
-    look_at: Callable[..., Watch], kitchen: Kitchen, route: str
+    glance_at: Callable[..., Watch], kitchen: Kitchen, route: str
 ) -> None:
-    plain, live = look_at(scripts=False), look_at()
+    plain, live = glance_at(scripts=False), glance_at()
     address = f"{kitchen.url}/{address_of(route, kitchen)}"
     for watch in (plain, live):
         watch.page.goto(address)

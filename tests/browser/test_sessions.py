@@ -233,6 +233,77 @@ def test_a_caller_who_was_refused_stands_in_the_audit_trail(
     picture(page, "who-refused", LOOKS[0])
 
 
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_its_owner_shares_a_function_on_its_page_and_others_see_no_form(
+    look_at: Callable[..., Watch], server: InferenceServer, make_token: Callable[..., str], look: Look
+) -> None:
+    name, owner, other = f"udf_shared_{look}".replace("-", "_"), f"owner-{look}", f"other-{look}"
+    secrets = {each: make_token(each, "infer", "deploy") for each in (owner, other)}
+    api(server, "PUT", f"/v1/functions/{name}", {"models": ["text_hash"]}, secrets[owner])
+    watch = look_at(look)
+    page = log_in(watch, server.url, secrets[owner])
+    expect(page.locator("h1")).to_have_text("Overview")
+    page.goto(f"{server.url}/functions/{name}")
+    region = page.get_by_role("region", name="Whose it is, and who sees it")
+    expect(region).to_contain_text(owner)
+    region.get_by_text("Share it", exact=True).click()
+    assert barriers(page) == []
+    picture(page, "function-sharing", look)
+    page.get_by_label("Seen by").select_option("shared")
+    page.get_by_label("Shared with").fill(other)
+    region.get_by_role("button", name="Save").click()
+    expect(region.locator("dd").nth(1)).to_have_text("shared")
+    assert page.get_by_label("Owner").count() == 0, "admins give things away"
+
+    theirs = look_at(look)
+    page_of_theirs = log_in(theirs, server.url, secrets[other])
+    expect(page_of_theirs.locator("h1")).to_have_text("Overview")
+    page_of_theirs.goto(f"{server.url}/functions/{name}")
+    expect(page_of_theirs.get_by_role("region", name="Whose it is")).to_contain_text("shared")
+    assert page_of_theirs.get_by_text("Share it", exact=True).count() == 0
+
+    region.get_by_text("Share it", exact=True).click()
+    page.get_by_label("Seen by").select_option("private")
+    region.get_by_role("button", name="Save").click()
+    expect(region.locator("dd").nth(1)).to_have_text("private")
+    theirs.allow(f"/functions/{name}", 404)
+    page_of_theirs.reload()
+    expect(page_of_theirs.get_by_role("heading", name="Not here")).to_be_visible()
+
+
+def test_an_admin_gives_a_model_to_somebody_without_scripts_too(
+    look_at: Callable[..., Watch], server: InferenceServer, make_token: Callable[..., str]
+) -> None:
+    make_token("heir", "deploy")
+    page = log_in(look_at(scripts=False), server.url)
+    page.goto(f"{server.url}/models/text_hash")
+    page.get_by_text("Share it", exact=True).click()
+    page.get_by_label("Owner").fill("heir")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("region", name="Whose it is").locator("dd").first).to_have_text("heir")
+    told = api(server, "GET", "/v1/models")["models"]
+    assert {each["owner"] for each in told if each["name"] == "text_hash"} == {"heir"}
+
+
+def test_a_link_of_another_token_asks_before_it_takes_ones_place(
+    look_at: Callable[..., Watch], server: InferenceServer, make_token: Callable[..., str]
+) -> None:
+    secret = make_token("visitor", "read")
+    link = str(api(server, "POST", "/v1/login-links", token=secret)["path"]).lstrip("/")
+    watch = look_at()
+    page = log_in(watch, server.url)
+    expect(page.locator("h1")).to_have_text("Overview")
+    page.goto(f"{server.url}/{link}")
+    expect(page.get_by_role("heading", name="Log in as visitor?")).to_be_visible()
+    assert barriers(page) == []
+    picture(page, "login-as", LOOKS[0])
+    page.get_by_role("link", name="Stay admin").click()
+    expect(page.locator(".tools .who")).to_have_text("admin")
+    page.goto(f"{server.url}/{link}")
+    page.get_by_role("button", name="Log in as visitor").click()
+    expect(page.locator(".tools .who")).to_have_text("visitor")
+
+
 @pytest.mark.security
 def test_a_token_that_may_not_read_logs_nobody_in(
     look_at: Callable[..., Watch], server: InferenceServer, make_token: Callable[..., str]

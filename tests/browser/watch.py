@@ -86,6 +86,13 @@ class Watch:
         """Raises AssertionError with all that went wrong."""
         assert self.faults == []
 
+    def begin_anew(self) -> None:
+        """Leave what is shown, and forget what was seen of it and allowed for it."""
+        self.page.goto("about:blank")
+        for seen in (self.faults, self.requested, self.asked, self._meant):
+            seen.clear()
+        self._says_yes = False
+
     def _said(self, message: ConsoleMessage) -> None:
         if message.type not in ("error", "warning"):
             return

@@ -93,6 +93,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/v1/workers"): _NOTHING,
     ("GET", "/v1/residency"): _NOTHING,
     ("GET", "/v1/functions"): _NOTHING,
+    ("GET", "/v1/deployments"): _NOTHING,
     ("GET", "/v1/functions/{name}"): _SEEN,
     # A name that another has taken cannot be as one that is free: it is said to be taken.
     ("PUT", "/v1/functions/{name}"): Call(("function",), changes=True, body={}, passes=(400,), hidden=403),
@@ -145,6 +146,8 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/functions/{name}"): _SEEN,
     ("POST", "/functions/{name}/try"): Call(("function", "model"), form={"text": "x"}),
     ("POST", "/functions/{name}/rollback"): Call(("function",), changes=True, form={}, passes=(303,)),
+    ("POST", "/functions/{name}/share"): Call(("function",), changes=True, form=_SHARE, passes=(400,)),
+    ("POST", "/models/{name}/share"): Call(("model",), changes=True, form=_SHARE, passes=(400,)),
     ("GET", "/sql"): _NOTHING,
     ("GET", "/training"): _NOTHING,
     ("GET", "/live/training"): _NOTHING,
@@ -158,6 +161,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/datasets/{name}"): Call(("dataset",)),
     ("POST", "/datasets/{name}/refresh"): Call(("dataset",), changes=True, form={}, passes=(400,)),
     ("POST", "/datasets/{name}/train"): Call(("dataset",), form={"budget": "much"}, passes=(400,)),
+    ("POST", "/datasets/{name}/share"): Call(("dataset",), changes=True, form=_SHARE, passes=(400,)),
     # Of texts there are no pictures.
     ("GET", "/datasets/{name}/pictures/{snapshot}/{row}"): Call(
         ("dataset",), path={"snapshot": "x", "row": "0"}, passes=(404,)

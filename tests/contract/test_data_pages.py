@@ -8,12 +8,15 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
 from PIL import Image
 
-from tests.browser.kitchen import DATASET, FOOD, REVIEW, Kitchen, kitchen_in
+from tests.browser.kitchen import DATASET, FOOD, REVIEW, Kitchen, furnished, kitchen_like
+
+__all__ = ["furnished"]  # a fixture
 
 _ASKED_S = 120.0
 
@@ -30,8 +33,8 @@ class Reply:
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
-    with kitchen_in(tmp_path_factory.mktemp("kitchen")) as running:
+def kitchen(tmp_path_factory: pytest.TempPathFactory, furnished: Path) -> Iterator[Kitchen]:
+    with kitchen_like(furnished, tmp_path_factory.mktemp("kitchen")) as running:
         yield running
 
 

@@ -141,6 +141,36 @@ def test_a_link_logs_in_once(site: Site) -> None:
         assert parse_qs(urlsplit(made["path"]).query)["link"][0] not in again.text
 
 
+def test_a_link_asks_who_is_somebody_else_or_comes_from_another_site(site: Site) -> None:
+    reader = site.make("other", site.admin, ["read"])
+
+    def link(token: str) -> str:
+        headers = {"Authorization": f"Bearer {token}"}
+        made = httpx.post(site.server.url + "/v1/login-links", headers=headers, timeout=60).json()
+        return "/" + str(made["path"])
+
+    there = link(reader)
+    with site.browser(site.admin) as client:
+        asked = client.get(there + "&next=sql")
+        assert asked.status_code == 200
+        assert "Log in as other?" in asked.text
+        assert "logged in as root" in client.get("/who").text
+        code = parse_qs(urlsplit(there).query)["link"][0]
+        form = {"link": code, "next": "sql"}
+        refused = client.post("/login", data=form, headers={"Sec-Fetch-Site": "cross-site"})
+        assert refused.status_code == 403
+        reply = client.post("/login", data=form, headers=SAME)
+        assert (reply.status_code, reply.headers["location"]) == (303, "./sql")
+        assert "logged in as other" in client.get("/who").text
+        assert client.post("/login", data=form, headers=SAME).status_code == 401
+        # Who is that already is not asked.
+        assert client.get(link(reader)).status_code == 303
+    with site.browser() as client:
+        there = link(reader)
+        assert "Log in as other?" in client.get(there, headers={"Sec-Fetch-Site": "cross-site"}).text
+        assert client.get(there, headers={"Sec-Fetch-Site": "none"}).status_code == 303
+
+
 def test_a_session_outlives_the_server_and_ends_with_its_token(site: Site) -> None:
     reader = site.make("session", site.admin, ["read"])
     with site.browser(reader) as client:
@@ -170,6 +200,33 @@ def test_logging_out_forgets(site: Site) -> None:
         csrf = csrf_of(client)
         assert client.post("/logout", data={"csrf": csrf}, headers=SAME).status_code == 303
         assert client.get("/who").status_code == 303
+
+
+def test_logging_out_ends_every_copy_of_the_cookie_and_its_streams_and_no_other_session(site: Site) -> None:
+    with site.browser(site.admin) as client, site.browser() as thief, site.browser(site.admin) as other:
+        thief.cookies = client.cookies
+        with thief.stream("GET", "/live/overview") as stream:
+            parts = stream.iter_raw()
+            next(parts)
+            assert client.post("/logout", data={"csrf": csrf_of(client)}, headers=SAME).status_code == 303
+            for _ in parts:
+                pass
+        assert thief.get("/who").status_code == 303
+        assert thief.get("/live/overview").status_code == 303
+        site.server.stop()
+        site.server.start()
+        assert thief.get("/who").status_code == 303
+        assert other.get("/who").status_code == 200
+
+
+def test_who_logs_in_anew_ends_the_session_before(site: Site) -> None:
+    reader = site.make("successor", site.admin, ["read"])
+    with site.browser(site.admin) as client, site.browser() as copy:
+        copy.cookies = client.cookies
+        assert copy.get("/who").status_code == 200
+        assert client.post("/login", data={"token": reader}, headers=SAME).status_code == 303
+        assert "logged in as successor" in client.get("/who").text
+        assert copy.get("/who").status_code == 303
 
 
 def test_wrong_tokens_wait_after_ten_and_right_ones_never(site: Site) -> None:

@@ -125,6 +125,29 @@ def test_members_that_a_user_does_not_see_are_told_of_by_their_places(site: Site
         assert reply["outputs"][1]["data"] == [said]
 
 
+def test_a_hidden_members_name_is_not_found_by_guessing(site: Site, folder: Path) -> None:
+    """What repeats a request's own words comes back as it was, whether a word is a hidden name or not."""
+    names = ("guessed_words", "guessed_looks")
+    for name, directory in (
+        (names[0], hashing_model(folder, names[0])),
+        (names[1], image_model(folder, names[1])),
+    ):
+        site.told("ann", "POST", "/register", {"directory": str(directory)})
+        site.told("ann", "PUT", f"/v1/models/{name}/visibility", {"visibility": "private"})
+        site.told("ann", "PUT", f"/v1/functions/udf_{name}", {"models": [name]})
+        assert site.told("ben", "GET", f"/v1/functions/udf_{name}")["models"] == ["member 1"]
+    wrong = infer_body("x")
+    wrong["parameters"] = {"ml_udf_class": names[0], "timeout": names[0]}
+    asked = site.ask("ben", "POST", f"/v2/models/udf_{names[0]}/infer", wrong)
+    assert asked.status_code == 400
+    assert names[0] in asked.text
+    assert "member" not in asked.text
+    paths = [f"{folder}/photos/{name}" for name in (names[1], "never_looks")]
+    asked_paths = infer_body(*paths, name="image_path", outputs=("label", "error"))
+    told = site.told("ben", "POST", f"/v2/models/udf_{names[1]}/infer", asked_paths)["outputs"][1]["data"]
+    assert [path in error for path, error in zip(paths, told, strict=True)] == [True, True], told
+
+
 def test_patterns_leave_a_token_the_functions_that_they_name(site: Site) -> None:
     site.join("kitchen", functions=["udf_food_*"])
     for name in ("udf_food_x", "udf_wine_x"):
@@ -155,6 +178,41 @@ def test_a_token_reads_photos_below_its_own_media_roots_alone(site: Site, folder
     for who, refused in (("ann", [False, False, False]), ("red", [False, True, True])):
         errors = site.told(who, "POST", "/v2/models/looks/infer", asked)["outputs"][1]["data"]
         assert [error.startswith("input_forbidden") for error in errors[:3]] == refused, (who, errors)
+
+
+def test_the_rows_of_a_shared_dataset_are_answered_below_the_askers_media_roots_alone(
+    site: Site, folder: Path
+) -> None:
+    """And their pictures are shown to nobody else."""
+    rows = []
+    for number in range(60):
+        team = ("green", "grey")[number % 2]
+        file = folder / "photos" / team / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (24, 24), (4 * number, 99, 20)).save(file)
+        rows.append((str(file), team))
+    site.told("ann", "POST", "/register", {"directory": str(image_model(folder, "shown"))})
+    form = {"name": "albums", "query": "-", "target": "team", "key": "path", "input": "path"}
+    form["task"] = "image-classification"
+    upload = site.told("ann", "POST", "/v1/datasets/uploads", form)["upload"]
+    part = [
+        {"name": "path", "type": "string", "values": [path for path, _ in rows]},
+        {"name": "team", "type": "string", "values": [team for _, team in rows]},
+    ]
+    site.told("ann", "PUT", f"/v1/datasets/uploads/{upload}/0", {"columns": part})
+    snapshot = site.told("ann", "POST", f"/v1/datasets/uploads/{upload}/finish")["snapshot"]
+    shared = {"shared_with": ["green"]}
+    site.told("ann", "PUT", "/v1/datasets/albums/visibility", shared)
+    site.join("green", media_roots=[str(folder / "photos" / "green")])
+    answered = {}
+    for who in ("ann", "green"):
+        told = site.told(who, "POST", "/v1/datasets/albums/answers", {"function": "shown"})
+        pairs = zip(told["targets"], told["answers"], strict=True)
+        answered[who] = {team for team, answer in pairs if answer is not None}
+    assert answered == {"ann": {"green", "grey"}, "green": {"green"}}
+    for who, seen in (("ann", {200}), ("green", {200, 404})):
+        pictures = f"/datasets/albums/pictures/{snapshot}"
+        assert {site.ask(who, "GET", f"{pictures}/{row}").status_code for row in range(60)} == seen
 
 
 def test_another_server_of_the_registry_follows_within_seconds(site: Site, folder: Path) -> None:

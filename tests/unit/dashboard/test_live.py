@@ -106,20 +106,6 @@ def test_every_stream_ends_when_the_server_drains_and_new_ones_end_at_once() -> 
     run(work)
 
 
-def test_who_may_look_no_more_is_left_and_the_others_stay() -> None:
-    async def work(live: Live) -> None:
-        view, allowed = View(), [True]
-        revoked = live.watch("v", view, view.render, may_look=lambda: allowed[0])
-        other = live.watch("v", view, view.render)
-        await asyncio.gather(told(revoked), told(other))
-        allowed[0] = False
-        assert await ends(revoked)
-        view.value = 1
-        assert await told(other) == {"number": "<b>1</b>"}
-
-    run(work)
-
-
 def test_what_is_no_more_ends_its_own_streams_alone() -> None:
     async def work(live: Live) -> None:
         view = View()

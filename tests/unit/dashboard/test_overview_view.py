@@ -87,3 +87,14 @@ def test_a_pause_of_the_server_is_a_gap_in_the_charts_and_foreign_rows_are_not_d
     assert "secret" not in drawn
     everything = "".join(charts_of(slots, Span("hour", 10), ["f"], [0.5], sees_all=True))
     assert "777" in everything
+
+
+def test_how_many_rows_were_kept_answers_is_shown_and_drawn_where_any_were() -> None:
+    some = {"f": Counts(rows=80, cached_rows=60)}
+    shown = view(Stretch(10.0, some), "f")
+    assert shown.cached == 0.75
+    assert shown.functions[0].cached == 0.75
+    for counts, is_drawn in ((some, True), ({"f": Counts(rows=80)}, False)):
+        slots = [Slot(at_s, Stretch(10.0, counts)) for at_s in (1000, 1010)]
+        drawn = "".join(charts_of(slots, Span("hour", 10), ["f"], [0.5], sees_all=False))
+        assert ("kept answers" in drawn) is is_drawn

@@ -50,6 +50,15 @@ def test_counters_that_went_with_their_version_count_as_nothing() -> None:
     assert between(before, after).functions["f"].rows == 0
 
 
+def test_kept_answers_are_counted_over_stretches_and_kept_with_them() -> None:
+    before = Reading(0.0, {"f": Counts(rows=10, cached_rows=4)})
+    first = between(before, Reading(1.0, {"f": Counts(rows=30, cached_rows=14)}))
+    both = first + between(Reading(1.0, {}), Reading(2.0, {"f": Counts(rows=20, cached_rows=20)}))
+    assert Stretch.from_json(both.to_json()).functions["f"] == Counts(rows=40, cached_rows=30)
+    assert both.functions["f"].cached == 0.75
+    assert Counts().cached is None
+
+
 def test_two_stretches_together_are_one_over_both() -> None:
     one = Stretch(10.0, {"f": Counts(rows=5, errors={"a": 1})}, {"x": 1}, {"f": 3}, 100)
     two = Stretch(10.0, {"f": Counts(rows=7, errors={"a": 2}), "g": Counts(rows=1)}, {}, {"f": 9, "g": 1}, 50)

@@ -101,6 +101,37 @@ def test_behind_a_cell_stand_its_rows_the_surest_first():
     assert told.sureness == [(0.9, True), (0.6, False), (0.8, False)]
 
 
+def test_of_numbers_those_that_lie_farthest_off_come_first():
+    told = Judgement(
+        "udf_price",
+        3,
+        "abc",
+        4,
+        4,
+        [
+            Judged(0, "1", "1", None, 0.0),
+            Judged(1, "5", "3", None, -2.0),
+            Judged(2, "5", "6", None, 1.0),
+            Judged(3, "5", None, None),
+        ],
+        is_over=True,
+    )
+    assert [row.number for row in told.behind(None, None)] == [1, 2]
+    function = _function("udf_price", "text-regression")
+    snapshot = _snapshot("text-regression", classes=[])
+    view = confusion_view(
+        snapshot, function, told, (None, None), told.behind(None, None), [_row(1)], lambda *cell: "?"
+    )
+    assert view.of_numbers
+    assert view.mean_off == 1.0
+    assert view.bias == pytest.approx(-1 / 3)
+    assert view.root_mean_square == pytest.approx((5 / 3) ** 0.5)
+    assert [(each.truth, each.answer, each.off) for each in view.shown] == [("5", "3", -2.0)]
+    assert "above the truth" in view.chart
+    contents = Contents({}, ((1.0, 2),), {"": (_row(0),)})
+    assert dataset_view(snapshot, contents, [], [], [function, _function()]).functions == ("udf_price",)
+
+
 def test_a_cell_says_how_many_of_its_rows_are_not_shown():
     told = _judged()
     behind = told.behind("a", "b")
