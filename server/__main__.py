@@ -32,6 +32,7 @@ _SECRET_URLS = ("database_url", "parameters_url")  # each has its …_file
 _HOST_NAME = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+")
 _VARIABLE = re.compile(r"\s*(?:[A-Za-z_][A-Za-z0-9_]*)?\s*")
 _KINDS = {bool: "on or off", int: "a whole number", float: "a number"}
+_AUTO = {"workers": 0, "answer_cache_bytes": -1}
 _SECRET_WORDS = ("password", "secret", "token", "key")
 
 
@@ -126,7 +127,7 @@ def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting'
         if kind is bool:
             return raw if isinstance(raw, bool) else _truth(raw)
         if kind is int:
-            return 0 if name == "workers" and raw == "auto" else int(raw)
+            return _AUTO[name] if name in _AUTO and raw == "auto" else int(raw)
         if kind is float:
             return float(raw)
         if kind == tuple[Path, ...]:
@@ -154,7 +155,9 @@ def _truth(text: str) -> bool:
 def _check(settings: Settings) -> None:
     for item in fields(Settings):
         value = getattr(settings, item.name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not value >= 0:
+        if isinstance(value, bool) or value == _AUTO.get(item.name):
+            continue
+        if isinstance(value, int | float) and not value >= 0:
             raise SettingsError(f"--{item.name.replace('_', '-')} cannot be {value}")
     for name in ("max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):
         if not getattr(settings, name):

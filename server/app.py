@@ -21,6 +21,8 @@ from fastapi import FastAPI
 from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import REMOTE, device_names
 from server.access.door import Access
+from server.access.ended_sessions import EndedSessions
+from server.access.owners import view_of_owner
 from server.access.ownership import Ownership
 from server.access.sessions import Sessions
 from server.access.things import Things
@@ -29,9 +31,14 @@ from server.access.tokens import Tokens
 from server.access.view import Views
 from server.administration.audit import AuditLog
 from server.administration.audit_file import AuditFile
+from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
+from server.cache.files import FileStamps
+from server.cache.rules.s3fifo import S3Fifo
+from server.cache.store import AnswerStore
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
+from server.catalog.functions import Function
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.dashboard import pages
@@ -61,6 +68,7 @@ from server.routes import (
     api_docs,
     classify,
     datasets,
+    deployments,
     feedback,
     functions,
     health,
@@ -80,12 +88,14 @@ from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
 from server.services import Services
+from server.serving.cached_calls import CachedCalls
 from server.serving.call_service import CallService
 from server.serving.contexts import MOST_CONTEXTS, Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.serving.learned_state import LearnedState
 from server.serving.prediction_ids import PredictionIds
+from server.serving.proxies import Proxies
 from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
@@ -96,6 +106,7 @@ from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
 from server.store.retraining import RetrainingRepository
+from server.store.sessions import EndedSessionRepository
 from server.store.things import ThingRepository
 from server.store.tokens import TokenRepository
 from server.store.training import TrainingRepository
@@ -120,6 +131,7 @@ __all__ = ["App", "create_app"]
 log = logging.getLogger("ml_udf.server")
 
 _THREADS = 32
+_MOST_CACHE_BYTES = 1 << 30  # where nobody says how many
 
 
 class App:
@@ -152,6 +164,7 @@ class App:
             health,
             oip,
             functions,
+            deployments,
             models,
             places,
             classify,
@@ -251,15 +264,15 @@ async def _drain(services: Services, dashboard: Dashboard, drain_s: float) -> No
     services.dispatcher.drain()
     dashboard.live.end()
     services.training.events.close()
-    await asyncio.gather(_drain_calls(services.dispatcher, drain_s), services.training.suspend(drain_s))
+    await asyncio.gather(_drain_calls(services, drain_s), services.training.suspend(drain_s))
 
 
-async def _drain_calls(dispatcher: Dispatcher, drain_s: float) -> None:
+async def _drain_calls(services: Services, drain_s: float) -> None:
     try:
         async with asyncio.timeout(drain_s):
-            await dispatcher.drained()
+            await services.calls.drained()
     except TimeoutError:
-        dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
+        services.dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
 
 
 def create_app(
@@ -288,7 +301,9 @@ def create_app(
         raise StartError(f"--placement: {exc}") from exc
     storage = open_storage(settings)
     stored = TokenRepository(storage.engine)
-    tokens = Tokens(tokens_of_files(settings, token, ask_token))
+    ended = EndedSessions()
+    ended.replace(EndedSessionRepository(storage.engine).all())
+    tokens = Tokens(tokens_of_files(settings, token, ask_token), ended=ended)
     of_registry, ever_made = TokenRegistry(stored).read()
     tokens.replace(of_registry, ever_made=ever_made)
     if not is_loopback(settings.host) and tokens.admin() is None:
@@ -386,6 +401,7 @@ async def _running(
             tasks=supervisor.tasks(),
             remote=remote,
             ownership=ownership,
+            proxies=Proxies(dispatcher, catalog, latencies.of_rows),
         )
         await publisher.restore()
         pool: WorkerPool = LocalPool(
@@ -424,11 +440,18 @@ async def _running(
         )
         stack.push_async_callback(taken.close)
         stack.push_async_callback(jobs.close)
+        audit = AuditLog(
+            AuditFile(settings.home / "audit"), AuditRepository(storage.engine), supervisor.tasks()
+        )
+        stack.push_async_callback(audit.close)
+        audit.start()
         await jobs.restore()
         await pool.start(trainers)
         remote.start()
         housekeeping.start()
-        learned_state = LearnedState(labelled, catalog, dispatcher, metrics, supervisor.tasks(), contexts)
+        learned_state = LearnedState(
+            labelled, catalog, dispatcher, metrics, supervisor.tasks(), contexts, audit=audit
+        )
         stack.push_async_callback(learned_state.close)
         await learned_state.start()
         shadow_rows = ShadowRows(
@@ -445,7 +468,8 @@ async def _running(
             jobs,
             deployer,
             supervisor.tasks(),
-            things=things,
+            view_of_owner=functools.partial(view_of_owner, access.tokens, things),
+            audit=audit,
         )
         stack.push_async_callback(retrainings.close)
         retrainings.start()
@@ -453,22 +477,25 @@ async def _running(
         drift = Drift(recent, trained, folder / "datasets", supervisor.tasks())
         stack.push_async_callback(drift.close)
         drift.start()
+        cached = _answer_cache(settings, dispatcher, metrics, supervisor)
+        if cached is not None:
+            stack.push_async_callback(cached.close)
         calls = CallService(
-            dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows, recent
+            dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows, recent, cached
         )
-        selections = Selections(dispatcher, latencies.of_rows)
+        selections = Selections(dispatcher, latencies.of_rows, functools.partial(_by_proxy, metrics))
         read = functools.partial(_reading, metrics, dispatcher, residency)
         recorder = Recorder(read, supervisor.tasks())
         stack.push_async_callback(recorder.close)
         recorder.start()
-        audit = AuditLog(
-            AuditFile(settings.home / "audit"), AuditRepository(storage.engine), supervisor.tasks()
-        )
-        stack.push_async_callback(audit.close)
-        audit.start()
         tokens = TokenService(TokenRepository(storage.engine), access.tokens, supervisor.tasks())
         stack.push_async_callback(tokens.close)
         tokens.start()
+        sessions = SessionService(
+            EndedSessionRepository(storage.engine), access.tokens.ended, tokens.endings, supervisor.tasks()
+        )
+        stack.push_async_callback(sessions.close)
+        sessions.start()
         here = server_id(settings.home, settings.port)
         history = History(HistoryRepository(storage.engine, here), read, supervisor.tasks())
         stack.push_async_callback(history.close)
@@ -511,16 +538,34 @@ async def _running(
             remote=remote,
             recorder=recorder,
             tokens=tokens,
+            sessions=sessions,
             history=history,
             access=access,
             audit=audit,
         )
 
 
+def _answer_cache(
+    settings: Settings, dispatcher: Dispatcher, metrics: Metrics, supervisor: Supervisor
+) -> CachedCalls | None:
+    nbytes = settings.answer_cache_bytes
+    if nbytes < 0:
+        nbytes = min(_MOST_CACHE_BYTES, _memory_bytes() // 32)
+    if not nbytes:
+        return None
+    stamps = FileStamps([str(Path(root).expanduser().absolute()) for root in settings.media_root])
+    return CachedCalls(dispatcher, AnswerStore(nbytes, S3Fifo(nbytes)), stamps, metrics, supervisor.tasks())
+
+
 def _most_epochs(tokens: Tokens, owner: str) -> int:
     """Epochs of a token's jobs that may run at a time; 0 = any number, as of who began them without one."""
     token = tokens.named(owner) if owner else None
     return 0 if token is None else token.shares.epochs
+
+
+def _by_proxy(metrics: Metrics, function: Function) -> tuple[int, int]:
+    stats = metrics.of(function)
+    return stats.rows, stats.proxy_rows
 
 
 def _reading(metrics: Metrics, dispatcher: Dispatcher, residency: Residency) -> Reading:
@@ -587,7 +632,11 @@ def _remote_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
 
 def _host_bytes() -> int:
     """What models that are on no device may have of this machine's memory, all workers together."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    return _memory_bytes() // 4
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _usable_cores() -> int:

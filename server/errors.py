@@ -4,6 +4,7 @@ The codes are those of docs/architecture.md; a route raises, and one place turns
 
     ServiceError             500 internal           a fault of the server itself
     ├── BadOption            400 bad_option         the request or an option cannot be accepted
+    │   └── NoMembers                               no members keep the limits of a request
     ├── BadInput             400 input_…            a row is at fault, and no `error` output was asked for
     ├── WrongContentType     415 bad_option         the body is not of a type that the route takes
     ├── Unauthorized         401 unauthorized
@@ -32,6 +33,7 @@ __all__ = [
     "DeadlineExceeded",
     "Forbidden",
     "MethodNotAllowed",
+    "NoMembers",
     "NoSpace",
     "Overloaded",
     "QuotaExceeded",
@@ -74,6 +76,10 @@ class BadOption(ServiceError):
 
     code = "bad_option"
     status = 400
+
+
+class NoMembers(BadOption):
+    """No members of a function keep the limits of a request. It names members."""
 
 
 class BadInput(ServiceError):

@@ -16,6 +16,7 @@ from typing import IO, Any
 from server.access.ownership import Ownership
 from server.access.seen_catalog import SeenCatalog
 from server.access.view import WHOLE, View
+from server.catalog.cascade_spec import cascade_asked, found_form
 from server.catalog.catalog import Catalog, Models
 from server.catalog.function_spec import file_form, function_of, members_named, spec_from
 from server.catalog.functions import Function, ModelVersion
@@ -25,6 +26,7 @@ from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
 from server.serving.learned_state import with_feedback
+from server.serving.proxies import Proxies, RowsFor
 from server.store.artifacts import Artifacts
 from server.store.backbones import check_backbone
 from server.store.manifest import check_name, model_from_manifest
@@ -52,7 +54,9 @@ class Publisher:
         tasks: Tasks | None = None,
         remote: RemoteModels | None = None,
         ownership: Ownership | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
+        self._proxies = proxies
         self._repository = repository
         self._artifacts = artifacts
         self._catalog = catalog
@@ -143,12 +147,20 @@ class Publisher:
         self._ownership.check(view, "function", name, exists=self._catalog.is_function(name))
 
     async def deploy(
-        self, name: str, body: Mapping[str, Any], fit: Fit | None = None, view: View = WHOLE
+        self,
+        name: str,
+        body: Mapping[str, Any],
+        fit: Fit | None = None,
+        view: View = WHOLE,
+        rows_for: RowsFor | None = None,
+        found: Mapping[str, Any] | None = None,
     ) -> Function:
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
 
         fit: what was fitted of its members; None = as for what answers now, where that has these members too.
-        view: of whoever deploys it, who sees its models, and owns it from then on if it is new.
+        view: of whoever deploys it, who sees its models, and owns it from then on if it is new. rows_for: by
+        which it is found out whether its `cascade` holds; a proxy that does not keep it is not used. found:
+        what was found of the same models before.
         Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time),
         `Forbidden`.
         """
@@ -156,11 +168,15 @@ class Publisher:
             check_name(name, "function")
             self.check_may_deploy(name, view)
             spec = spec_from(name, body, SeenCatalog(self._catalog, view))
+            if found is not None:
+                spec = {**spec, "cascade_found": dict(found)}
             exists = self._catalog.is_function(name) or self._catalog.is_model(name)
             async with self._ownership.making(view, "function", name, exists=exists):
-                return await self._deploy(name, spec, fit)
+                return await self._deploy(name, spec, fit, rows_for)
 
-    async def _deploy(self, name: str, spec: dict[str, Any], fit: Fit | None) -> Function:
+    async def _deploy(
+        self, name: str, spec: dict[str, Any], fit: Fit | None, rows_for: RowsFor | None
+    ) -> Function:
         draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
         for policy in (draft.policy, draft.select):
             if _is_import_path(policy) and not self._allow_import:
@@ -173,6 +189,7 @@ class Publisher:
         self._dispatcher.check(draft)
         await self._load(draft.members)
         spec = self._with_features(draft, spec)
+        spec = await self._with_proxy(draft, spec, rows_for)
 
         def made(version: int) -> Function:
             return function_of(name, version, spec, self._catalog, self._defaults, fit)
@@ -198,7 +215,7 @@ class Publisher:
             function.version,
             ",".join(model.key for model in function.members),
         )
-        self._tasks.once("spread", self._residency.spread(function.members), f"spread {name}")
+        self._tasks.once("spread", self._residency.spread(function.asked), f"spread {name}")
         return function
 
     async def deployments(self, name: str, limit: int) -> list[Deployment]:
@@ -220,7 +237,7 @@ class Publisher:
     async def load(self, name: str) -> None:
         """Make a function or model resident, whatever must leave for it. Raises as `deploy`."""
         function = self._catalog.versions(name)[-1]
-        await self._load(function.members)
+        await self._load(function.asked)
         self._catalog.set_loaded(name, True)
 
     async def unload(self, name: str) -> None:
@@ -230,9 +247,9 @@ class Publisher:
             model.key
             for function in self._catalog
             if self._catalog.is_loaded(function.name) and not function.bare
-            for model in function.members
+            for model in function.asked
         }
-        mine = {model.key for function in self._catalog.versions(name) for model in function.members}
+        mine = {model.key for function in self._catalog.versions(name) for model in function.asked}
         await self._residency.unload(mine - needed)
 
     async def close(self) -> None:
@@ -279,6 +296,35 @@ class Publisher:
                 f"function {draft.name}: {model.key} has no features, of which {draft.task.name} is made"
             )
         return {**spec, "features": width}
+
+    async def _with_proxy(
+        self, draft: Function, spec: dict[str, Any], rows_for: RowsFor | None
+    ) -> dict[str, Any]:
+        """The specification, with what was found of the proxy that it asks for."""
+        asked = cascade_asked(draft.name, spec.get("cascade"))
+        if asked is None:
+            return spec
+        proxy = None
+        if asked.proxy is not None:
+            model, _, version = asked.proxy.rpartition("/")
+            proxy = self._catalog.model(model, int(version))
+            await self._load((proxy,))
+        if spec.get("cascade_found") is not None:
+            return spec
+        if proxy is None and len(draft.members) < 2:
+            only = draft.members[0].name
+            return {
+                **spec,
+                "cascade_found": {"reason": f"{only} answers alone: name another model as 'proxy'"},
+            }
+        if rows_for is None or self._proxies is None:
+            raise BadOption(
+                f"function {draft.name}: whether its cascade holds is shown by rows that taught none of its "
+                "models: say of which dataset, as 'dataset' of 'cascade'"
+            )
+        rows = await rows_for([*draft.members, *(() if proxy is None else (proxy,))])
+        model_used, found = await self._proxies.find(draft, asked, proxy, rows)
+        return {**spec, "cascade_found": found_form(found, model_used)}
 
     async def _load(self, members: tuple[ModelVersion, ...]) -> None:
         try:

@@ -13,6 +13,7 @@ from server.access.ownership import Ownership
 from server.access.seen_catalog import SeenCatalog
 from server.access.view import View, Views
 from server.administration.audit import AuditLog
+from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
@@ -68,6 +69,7 @@ class Services:
     drift: Drift
     remote: RemoteModels
     tokens: TokenService
+    sessions: SessionService
     access: Access
     audit: AuditLog
     recorder: Recorder

@@ -138,6 +138,11 @@ class Settings:
         "share of the rows that follow plans of which all members are asked too, while nothing waits, so "
         "that one that breaks is noticed without labels; 0 = none",
     )
+    answer_cache_bytes: int = _setting(
+        -1,
+        "bytes of answers that are kept, so that rows that are asked again need no worker; 0 = none, -1, or "
+        "auto = a 32nd of this machine's memory, 1 GiB at the most",
+    )
     max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
 
     connections_file: Path | None = _setting(

@@ -21,6 +21,7 @@ __all__ = ["MediaByRow", "MediaRoots"]
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 _OPEN_FILES = "/proc/self/fd"
 _SHOWN_CHARS = 200
+_NO_NAMES = ("", ".", "..")
 
 
 class MediaRoots:
@@ -77,7 +78,7 @@ class MediaRoots:
         """
         path = _text(row)
         try:
-            descriptor = os.open(self._regular_file(path, {} if folders is None else folders), _FLAGS)
+            descriptor = os.open(self._regular_file(path, {} if folders is None else folders)[0], _FLAGS)
         except OSError as exc:
             raise _fault(exc, path) from exc
         try:
@@ -90,8 +91,32 @@ class MediaRoots:
         finally:
             os.close(descriptor)
 
-    def _regular_file(self, path: str, folders: dict[str, str]) -> str:
-        """The resolved path of an existing regular file below a root. Raises `RowFault`, `OSError`."""
+    def file(self, row: bytes, folders: dict[str, str]) -> os.stat_result | None:
+        """What the system says of the file that `read` would open now; None where it would raise.
+
+        `folders` remembers the resolved folders that may be read, as long as `read`'s does, between calls of
+        this alone. Most rows are a plain name in a folder that was resolved before: one look tells all.
+        """
+        try:
+            path = _text(row)
+            folder, _, name = path.rpartition("/")
+            known = folders.get(folder)
+            if known is None and path.startswith("/"):
+                resolved = os.path.realpath(folder + "/")
+                known = folders[folder] = resolved.rstrip("/") + "/" if self._admits(resolved) else ""
+            if known and name not in _NO_NAMES:
+                found = os.lstat(known + name)
+                if stat.S_ISREG(found.st_mode):
+                    return found
+            return self._regular_file(path, {})[1]
+        except (RowFault, OSError, ValueError):
+            return None
+
+    def _regular_file(self, path: str, folders: dict[str, str]) -> tuple[str, os.stat_result]:
+        """The resolved path of an existing regular file below a root, and what the system says of it.
+
+        Raises `RowFault`, `OSError`.
+        """
         if not self._roots:
             raise RowFault(
                 "input_forbidden", f"{_shown(path)} cannot be read: there are no media roots for it"
@@ -103,12 +128,12 @@ class MediaRoots:
             if not self._admits(resolved):
                 raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
             try:
-                mode = os.lstat(resolved).st_mode
+                found = os.lstat(resolved)
             except FileNotFoundError as exc:
                 missing = exc
                 continue
-            _require_regular(mode, path)
-            return resolved
+            _require_regular(found.st_mode, path)
+            return resolved, found
         assert missing is not None
         raise missing
 

@@ -16,10 +16,16 @@ __all__ = ["Catalog", "Models", "unknown"]
 
 
 class Models(Protocol):
-    """Models by name: the catalog, or as much of it as somebody sees."""
+    """Models by name, and functions: the catalog, or as much of it as somebody sees."""
 
     def model(self, name: str, version: int | None = None) -> ModelVersion:
         """A model version, the newest if none is named. Raises `UnknownFunction`."""
+
+    def is_function(self, name: str) -> bool:
+        """Whether a deployed function, not a model, has that name."""
+
+    def versions(self, name: str) -> list[Function]:
+        """What is served under a name, the current version last. Raises `UnknownFunction`."""
 
 
 def unknown(name: str) -> UnknownFunction:
@@ -130,7 +136,7 @@ class Catalog:
         """What a starting worker should hold: the members of each current function, then bare models."""
         current = {function.name: function for function in self}  # the last version wins
         loaded = [function for function in current.values() if self.is_loaded(function.name)]
-        return [function.members for function in sorted(loaded, key=lambda function: function.bare)]
+        return [function.asked for function in sorted(loaded, key=lambda function: function.bare)]
 
     def is_loaded(self, name: str) -> bool:
         """False between an explicit unload and the next load."""

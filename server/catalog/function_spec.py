@@ -13,15 +13,16 @@ from typing import Any
 from gpu_worker.tasks import TASKS, Task, task_named
 from gpu_worker.tasks.metrics import METRICS
 from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
+from server.catalog.cascade_spec import cascade_asked, check_cascade, proxy_of, refused, shown
 from server.catalog.catalog import Models
-from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
+from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion, Proxy
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
 from server.ensemble.by_plan import members_asked, richest_plan
 from server.ensemble.fit import ACCURACY, Fit
 from server.ensemble.one_by_one import is_worth_it_alone
 from server.ensemble.select import is_policy, select_members
-from server.errors import BadOption
+from server.errors import BadOption, UnknownFunction
 
 __all__ = [
     "deployed_form",
@@ -51,8 +52,11 @@ _FIELDS = {
     "input",
     "media_roots",
     "late_members",
+    "answer_cache",
+    "cascade",
 }
-_PINNED = {"features"}  # found when it is deployed; in the body where that is an older specification
+# Found when it is deployed; in the body where that is an older specification.
+_PINNED = {"features", "cascade_found"}
 _BY_DEFAULT = "value"  # selects members where nothing else is said, and evidence is there
 _BY_SUBSET = ("value", "gear", "slackfit", "async")  # need not know how sure an answer is
 _MAX_MEMBERS = 32
@@ -75,10 +79,11 @@ def spec_from(name: str, body: Mapping[str, Any], catalog: Models) -> dict[str, 
     pinned = [_model_named(entry, catalog).key for entry in models]
     if len({key.rpartition("/")[0] for key in pinned}) != len(pinned):
         raise BadOption(f"function {name}: 'models' names a model twice")
-    return {
-        **{field: value for field, value in body.items() if value is not None and field in _FIELDS},
-        "models": pinned,
-    }
+    told = {field: value for field, value in body.items() if value is not None and field in _FIELDS}
+    cascade = cascade_asked(
+        name, told.pop("cascade", None), lambda model: _proxy_named(name, model, catalog).key
+    )
+    return {**told, "models": pinned, **({} if cascade is None else {"cascade": cascade.to_json()})}
 
 
 def function_of(
@@ -107,6 +112,7 @@ def function_of(
     _check_fit(name, members, fit)
     select, members = _select(name, members, given, fit, is_draft=is_draft)
     task = _task(given.get("task"), name, members)
+    proxy, cascade = _cascade(name, given, members, task, catalog)
     max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
     function = Function(
         name=name,
@@ -118,7 +124,7 @@ def function_of(
         combine=_combine(given.get("combine"), name, task),
         actor=_actor(name, given, len(members)),
         fit=fit,
-        select=select,
+        select=select if proxy is None else "cascade",
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
         thresholds=_thresholds(given.get("thresholds"), name, task, members[0].classes),
@@ -129,7 +135,10 @@ def function_of(
         policy_options=_options(given.get("policy_options", {}), name),
         late_members=_late_members(given.get("late_members", "wait"), name),
         media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
+        answer_cache=_answer_cache(given.get("answer_cache"), name),
         named=tuple(model.key for model in models),
+        proxy=proxy,
+        cascade=cascade,
     )
     if task.confidence is None and (function.min_confidence or function.default is not None):
         raise BadOption(
@@ -169,6 +178,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "input": {"name": function.input_name, "form": function.form},
         "combine": function.combine,
         "fitted": None if function.fit is None else _fitted(function, function.fit),
+        "cascade": function.cascade,
         "members": [
             {"model": model.name, "version": model.version, "accuracy": model.accuracy}
             for model in function.members
@@ -178,14 +188,16 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "default": function.default,
         "thresholds": dict(function.thresholds),
         "media_roots": None if function.media_roots is None else list(function.media_roots),
+        "answer_cache": function.answer_cache,
     }
 
 
 def file_form(function: Function) -> dict[str, Any]:
     """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
     told = deployed_form(function)
+    del told["answer_cache"], told["cascade"]  # nobody else asks there, and all members answer
     fit, evidence = function.fit, None if function.fit is None else function.fit.evidence
-    if fit is None or evidence is None or not function.follows_plans:
+    if fit is None or evidence is None or not function.follows_plans or function.proxy is not None:
         # Nobody reads it where all answer.
         return {**told, "fit": None if fit is None else replace(fit, evidence=None).to_json()}
     plan = richest_plan(evidence)
@@ -221,6 +233,22 @@ def _model_named(entry: object, catalog: Models) -> ModelVersion:
     if not version.isascii() or not version.isdigit():
         raise BadOption(f"{entry!r} does not name a model: its version must be a number")
     return catalog.model(name, int(version))
+
+
+def _proxy_named(function: str, entry: str, catalog: Models) -> ModelVersion:
+    """A model by its name, or by that of a function which it answers alone."""
+    try:
+        return _model_named(entry, catalog)
+    except UnknownFunction:
+        if "/" in entry or not catalog.is_function(entry):
+            raise
+    members = catalog.versions(entry)[-1].members
+    if len(members) > 1:
+        raise BadOption(
+            f"function {function}: its proxy {entry} is a function of {len(members)} models, and one "
+            "model is asked before the others; name one of them"
+        )
+    return _model_named(members[0].key, catalog)
 
 
 def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
@@ -319,6 +347,34 @@ def _selectable(
             f"combine: {fit.rule!r}, not by {rule!r}"
         )
     return tuple(sorted(members, key=lambda model: fit.members.index(model.name)))
+
+
+def _cascade(
+    name: str,
+    given: Mapping[str, Any],
+    members: Sequence[ModelVersion],
+    task: Task,
+    catalog: Models,
+) -> tuple[Proxy | None, dict[str, Any] | None]:
+    """The proxy that answers, if one does; and what is said of what was asked. Raises `BadOption`."""
+    asked = cascade_asked(name, given.get("cascade"))
+    if asked is None:
+        return None, None
+    check_cascade(
+        name, given, members, task, None if asked.proxy is None else _model_named(asked.proxy, catalog)
+    )
+    found = given.get("cascade_found")
+    proxy = proxy_of(name, found, members, lambda key: _model_named(key, catalog))
+    told: dict[str, Any] = {
+        "asked": asked.to_json(),
+        "is_used": proxy is not None,
+        "agreement": asked.agreement,
+    }
+    if proxy is not None:
+        told |= {"proxy": proxy.model.key, **shown(proxy.fit)}
+    elif isinstance(found, Mapping):
+        told |= {"proxy": found.get("proxy"), "reason": found.get("reason"), **refused(found.get("refused"))}
+    return proxy, told
 
 
 def _actor(name: str, given: Mapping[str, Any], members: int) -> ActorNetwork | None:
@@ -480,6 +536,12 @@ def _late_members(raw: object, name: str) -> LateMembers:
     if raw == "wait" or raw == "leave_out":
         return raw
     raise BadOption(f"function {name}: 'late_members' must be 'wait' or 'leave_out', not {raw!r}")
+
+
+def _answer_cache(raw: object, name: str) -> bool | None:
+    if raw is None or isinstance(raw, bool):
+        return raw
+    raise BadOption(f"function {name}: 'answer_cache' must be true or false, not {raw!r}")
 
 
 def _thresholds(raw: object, name: str, task: Task, classes: Sequence[str]) -> dict[str, float]:

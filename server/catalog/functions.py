@@ -6,7 +6,7 @@ Immutable and plain; knows no database, no wire, no worker. A bare model is a fu
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,25 @@ from gpu_worker.tasks.thresholds import thresholds_of
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
 from server.ensemble.error_weights import error_weights
+from server.ensemble.evidence import EvidenceStates
 from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit
 from server.ensemble.guard import left_out
+from server.ensemble.policies.proxied import ProxyPlace, proxy_evidence
+from server.ensemble.proxy import ProxyFit
+from server.ensemble.proxy_rule import ProxyRule
 from server.ensemble.select import is_policy
 
-__all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "LateMembers", "ModelVersion", "forms_of"]
+__all__ = [
+    "INPUT_NAMES",
+    "Form",
+    "Function",
+    "InputShape",
+    "LateMembers",
+    "ModelVersion",
+    "Proxy",
+    "forms_of",
+]
 
 Form = Literal["path", "image", "tensor", "text", "row"]
 LateMembers = Literal["wait", "leave_out"]
@@ -105,6 +118,35 @@ class ModelVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Proxy:
+    """A model that may answer alone in place of a function's members, and what was found of it.
+
+    place: among all that its rows may be asked of · weighed: as a worker reckons how sure it is.
+    """
+
+    model: ModelVersion
+    fit: ProxyFit
+    place: ProxyPlace
+    evidence: EvidenceStates = field(repr=False, compare=False)
+    weighed: Fit = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, model: ModelVersion, members: Sequence[ModelVersion], fit: ProxyFit) -> Proxy:
+        """Of a function of these members, of which it may be one. Raises ValueError for another fit's."""
+        names = [member.name for member in members]
+        if fit.proxy != model.name or list(fit.members) != names:
+            raise ValueError(f"it is of {fit.proxy} for {', '.join(fit.members)}")
+        everyone = (1 << len(names)) - 1
+        if model in members:
+            place = ProxyPlace(list(members).index(model), everyone)
+        else:
+            place, names = ProxyPlace(0, everyone << 1), [model.name, *names]
+        temperatures = tuple(fit.temperature if name == model.name else 1.0 for name in names)
+        weighed = Fit(tuple(names), temperatures, (), 0, 0)
+        return cls(model, fit, place, proxy_evidence(fit, place, len(names)), weighed)
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """One deployment of a function: what answers under its name and version."""
 
@@ -131,12 +173,17 @@ class Function:
     bare: bool = False  # a model answering under its own name
     late_members: LateMembers = "wait"  # at a row's goal: wait for all, or answer with those that came
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie; None for all that are read
+    answer_cache: bool | None = None  # whether answers are kept; None: unless they may change by themselves
     named: tuple[str, ...] = ()  # keys of the models that it may select from; () where that is its members
+    proxy: Proxy | None = None  # that may answer alone in place of all members
+    cascade: Mapping[str, Any] | None = field(default=None, hash=False)  # what was asked, and came of it
     # What follows from the others, found once: each is read several times a row.
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
     outputs: tuple[ColumnSpec, ...] = field(init=False, repr=False, compare=False)  # in which columns
     rule: AnswerRule = field(init=False, repr=False, compare=False)  # how
+    # All models that its rows may be asked of: its members, and a proxy that is none of them.
+    asked: tuple[ModelVersion, ...] = field(init=False, repr=False, compare=False)
     # Whether a row is asked of one member after the other, by a policy, and not of all.
     follows_plans: bool = field(init=False, repr=False, compare=False)
 
@@ -146,7 +193,10 @@ class Function:
         set_field("key", f"{self.name}@{self.version}")
         set_field("task", task_named(self.asked_task or self.members[0].task))
         set_field("outputs", self.task.columns_of(self.members[0].content))
-        members = {model.key: (model.name, model.accuracy) for model in self.members}
+        proxy = self.proxy
+        is_member = proxy is not None and proxy.model in self.members
+        set_field("asked", self.members if proxy is None or is_member else (proxy.model, *self.members))
+        members = {model.key: (model.name, model.accuracy) for model in self.asked}
         rule = AnswerRule(
             self.name,
             self.task,
@@ -158,9 +208,11 @@ class Function:
             None if self.fit is None else adapted(self.refit or self.fit, self.feedback),
             self._applied_thresholds(),
             error_weights({model.name: model.score for model in self.members}, self._squares()),
+            None if proxy is None else ProxyRule(proxy.model.name, proxy.fit.temperature, is_member),
         )
         set_field("rule", rule)
-        set_field("follows_plans", is_policy(self.select) and len(self.members) > 1)
+        by_policy = is_policy(self.select) and len(self.members) > 1
+        set_field("follows_plans", by_policy or proxy is not None)
 
     def _applied_thresholds(self) -> tuple[float, ...]:
         """Those that its answers are held against, once its members have answered by their own."""
@@ -176,6 +228,13 @@ class Function:
             return {}
         of_members = list(zip(*known.squares, strict=True))[1:]
         return dict(zip(known.members, of_members, strict=True))
+
+    @property
+    def evidence(self) -> EvidenceStates | None:
+        """By which plans tell its rows apart; None where nothing was counted."""
+        if self.proxy is not None:
+            return self.proxy.evidence
+        return None if self.rule.fit is None else self.rule.fit.evidence
 
     @property
     def answers_numbers(self) -> bool:
@@ -217,6 +276,12 @@ class Function:
             for subset, each in subsets.items()
             if all(name in keys for name in subset)
         }
+
+    @property
+    def full_accuracy(self) -> float | None:
+        """How often all its members together are right on held-out rows; None where that is not known."""
+        alone = self.members[0].accuracy if len(self.members) == 1 else 0.0
+        return self.held_out.get(frozenset(model.key for model in self.members)) or alone or None
 
     @property
     def takes_feedback(self) -> bool:
@@ -263,7 +328,7 @@ class Function:
         """The forms in which its rows may come, the default first; pixels only if members agree on them."""
         forms = forms_of(self.task.name, self.form)
         first = self.members[0].input
-        same_pixels = first.row_bytes > 0 and all(m.input.pixels == first.pixels for m in self.members)
+        same_pixels = first.row_bytes > 0 and all(m.input.pixels == first.pixels for m in self.asked)
         return forms if same_pixels else tuple(form for form in forms if form != "tensor")
 
     def row_shape(self, form: Form) -> tuple[int, ...]:

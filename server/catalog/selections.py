@@ -7,7 +7,7 @@ show them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from server.catalog.functions import Form, Function, ModelVersion
@@ -28,7 +28,8 @@ class Selection:
     has to bring, by the present plan · expected_accuracy: of rows that are not cut short, by held-out rows,
     or by labelled ones since the fit was made anew; where answers are no classes, what they are worth by the
     `measure`, 1 at best (`ensemble/worths.py`), which else is None · device_seconds_a_row: in expectation, by
-    l̂. None: there is no plan, or it is not known.
+    l̂ · cascade: what was asked of a proxy and what came of it, and the share of rows that it has answered
+    since the server started. None: there is no plan, or it is not known.
     """
 
     policy: str
@@ -38,13 +39,16 @@ class Selection:
     expected_accuracy: float | None = None
     device_seconds_a_row: float | None = None
     measure: str | None = None
+    cascade: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the routes say it."""
         told = asdict(self)
-        if self.measure is None:
-            del told["measure"]
-        return told
+        return {
+            name: value
+            for name, value in told.items()
+            if value is not None or name not in ("measure", "cascade")
+        }
 
 
 class Followed(Protocol):
@@ -62,15 +66,27 @@ class Followed(Protocol):
 class Selections:
     """Of all functions. `latency_of(model, form)`: l̂ of rows of that form."""
 
-    def __init__(self, followed: Followed, latency_of: Callable[[ModelVersion, Form], Latency]) -> None:
+    def __init__(
+        self,
+        followed: Followed,
+        latency_of: Callable[[ModelVersion, Form], Latency],
+        by_proxy: Callable[[Function], tuple[int, int]] = lambda function: (0, 0),
+    ) -> None:
+        """by_proxy: rows that were answered, and those of them by the proxy alone."""
         self._followed = followed
         self._latency_of = latency_of
+        self._by_proxy = by_proxy
 
     def of(self, function: Function) -> Selection:
         """How the members of one are selected now."""
         form = function.form
         plans = self._followed.followed(function, form)
-        return selection_of(function, plans, lambda model: self._latency_of(model, form))
+        found = selection_of(function, plans, lambda model: self._latency_of(model, form))
+        if function.cascade is None:
+            return found
+        rows, by_proxy = self._by_proxy(function)
+        share = by_proxy / rows if rows else None
+        return replace(found, cascade={**function.cascade, "answered_rows": rows, "answered_share": share})
 
     def all(self) -> Mapping[tuple[str, int], Selection]:
         """The same of all that are served, by (function, version)."""
@@ -93,9 +109,7 @@ def selection_of(
             plan.device_s,
             _measure(function),
         )
-    everybody = frozenset(model.key for model in function.members)
-    alone = function.members[0].accuracy if len(function.members) == 1 else 0.0
-    expected = function.held_out.get(everybody) or alone or None  # 0: nobody has measured it
+    expected = function.full_accuracy
     taken_s = sum(row_s(function, model, latency_of) for model in function.members)
     return Selection(
         policy, expected_accuracy=expected, device_seconds_a_row=taken_s, measure=_measure(function)
@@ -108,13 +122,16 @@ def _measure(function: Function) -> str | None:
     return None if fit is None or fit.measure == ACCURACY or function.combine != fit.rule else fit.measure
 
 
-def _expected(function: Function, plan: Plan) -> float:
-    """How often a plan is right: where it was not judged row by row, no more often than the best members
-    together.
+def _expected(function: Function, plan: Plan) -> float | None:
+    """How often a plan is right: at the least, where a proxy answers; where it was not judged row by row, no
+    more often than the best members together.
 
     A plan reckons as if rows of one state of evidence were alike. Those that it goes on asking are harder
     than the others, so by itself it promises more, and most after a refit on few rows.
     """
+    if function.proxy is not None:  # of a plan of its it is how often the full function agrees
+        full = function.full_accuracy
+        return None if full is None else max(0.0, full - (1 - plan.accuracy))
     fit = function.rule.fit
     if fit is None or fit.evidence is None or fit.evidence.judged is not None:
         return plan.accuracy

@@ -146,14 +146,32 @@ class Exposition(Collector):
                 "Members that rows did without, as they could not be asked",
                 lambda s: s.absent_members,
             ),
+            (
+                "proxy_rows",
+                "Rows that a proxy answered in place of the full function",
+                lambda s: s.proxy_rows,
+            ),
             ("resident_hits", "Rows that came while their models were resident", lambda s: s.resident_rows),
             ("resident_misses", "Rows that came while a model of theirs was not", lambda s: s.absent_rows),
+            ("cache_hits", "Rows answered by what was kept", lambda s: s.cache.hits),
+            ("cache_coalesced", "Rows answered with an equal one under way", lambda s: s.cache.coalesced),
+            ("cache_misses", "Rows that were looked for and computed", lambda s: s.cache.misses),
+            ("cache_evictions", "Kept answers that left for want of room", lambda s: s.cache.evictions),
         ]
         for name, text, read in counters:
             family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
             for (function, version), stats in self._metrics.items():
                 family.add_metric((function, str(version)), read(stats))
             yield family
+        kept: list[tuple[str, str, Callable[[FunctionStats], float]]] = [
+            ("cache_entries", "Answers that are kept", lambda s: s.cache.entries),
+            ("cache_bytes", "What they take", lambda s: s.cache.nbytes),
+        ]
+        for name, text, read in kept:
+            gauge = GaugeMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
+            for (function, version), stats in self._metrics.items():
+                gauge.add_metric((function, str(version)), read(stats))
+            yield gauge
         requests = CounterMetricFamily(
             "ml_udf_requests", "Requests by outcome", labels=("function", "version", "code")
         )

@@ -18,7 +18,7 @@ __all__ = ["OTHERS", "Counts", "Reading", "Stretch", "between", "counts_of", "qu
 
 
 OTHERS = ""  # functions that are not told apart; no function is called so
-_NUMBERS = ("rows", "row_errors", "requests", "batches", "batch_rows")
+_NUMBERS = ("rows", "row_errors", "requests", "batches", "batch_rows", "cached_rows")
 _MOST_FUNCTIONS = 20  # of a stretch that is kept, the busiest
 _MOST_CODES = 8
 
@@ -26,7 +26,8 @@ _MOST_CODES = 8
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Of one function, all its versions together. rows and requests: answered ones · latency: requests by
-    upper bound, `LATENCY_S` and everything above · errors: requests by code
+    upper bound, `LATENCY_S` and everything above · errors: requests by code · cached_rows: of the rows, those
+    that were answered by what was kept
     """
 
     rows: int = 0
@@ -36,6 +37,7 @@ class Counts:
     batch_rows: int = 0
     latency: tuple[int, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
+    cached_rows: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         """Both together."""
@@ -47,6 +49,7 @@ class Counts:
             self.batch_rows + other.batch_rows,
             _sum(self.latency, other.latency, 1),
             dict(Counter(self.errors) + Counter(other.errors)),
+            self.cached_rows + other.cached_rows,
         )
 
     def since(self, before: Counts) -> Counts:
@@ -63,6 +66,7 @@ class Counts:
                 for code, now in self.errors.items()
                 if (more := now - before.errors.get(code, 0)) > 0
             },
+            max(0, self.cached_rows - before.cached_rows),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -86,6 +90,11 @@ class Counts:
     def is_nothing(self) -> bool:
         """Whether nothing happened."""
         return not (self.rows or self.requests or self.batches or self.errors)
+
+    @property
+    def cached(self) -> float | None:
+        """The share of the rows that was answered by what was kept; None where there were no rows."""
+        return self.cached_rows / self.rows if self.rows else None
 
     @property
     def rows_a_batch(self) -> float | None:
@@ -182,6 +191,7 @@ def counts_of(stats: FunctionStats) -> Counts:
         int(stats.batch_rows.total),
         tuple(stats.latency.counts),
         dict(stats.errors),
+        stats.cache.hits,
     )
 
 

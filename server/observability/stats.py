@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from server.cache.counts import CacheCounts
+
 __all__ = ["ANSWER_MEMBERS", "BATCH_ROWS", "LATENCY_S", "OTHERS", "Durations", "FunctionStats", "Histogram"]
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -70,6 +72,7 @@ class FunctionStats:
     goal_rows: int = 0  # answered at their goal, from a part of the members that they waited for
     late_members: int = 0  # that such rows waited for: one of each row
     absent_members: int = 0  # that rows were answered without since they could not be asked: one of each row
+    proxy_rows: int = 0  # answered by a proxy alone
     resident_rows: int = 0  # rows whose models were resident when they came, answered or not
     absent_rows: int = 0  # the others
     last_ms: int = 0  # Unix time of the last answer, in milliseconds
@@ -84,6 +87,7 @@ class FunctionStats:
     batch_rows: Histogram = field(default_factory=lambda: Histogram(BATCH_ROWS))
     answer_members: Histogram = field(default_factory=lambda: Histogram(ANSWER_MEMBERS))
     by_size: dict[int, BatchSizeStats] = field(default_factory=dict)
+    cache: CacheCounts = field(default_factory=CacheCounts)
     # Answered rows, by who asked, and in which database user's name.
     callers: Counter[tuple[str, str]] = field(default_factory=Counter)
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_worker.wire.columns import number_bytes
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access.caller import NOBODY, Caller
-from server.access.masking import masked_text
+from server.access.masking import masked_fault, masked_text
 from server.access.view import folders_of
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.ensemble.gearing import FollowedPlans
@@ -25,6 +25,7 @@ from server.errors import (
     BodyTooLarge,
     DeadlineExceeded,
     Forbidden,
+    NoMembers,
     RemoteUnavailable,
     Unsupported,
     WorkerLost,
@@ -46,8 +47,10 @@ _OWN_PARAMETERS = {
     "ml_udf_deadline_ms",
     "ml_udf_slo_ms",
     "ml_udf_min_accuracy",
+    "ml_udf_min_agreement",
     "ml_udf_class",
     "ml_udf_context",
+    "ml_udf_answer_cache",
 }
 # Triton's priority 1 is the most urgent; the core's highest number is. None named comes after all of them.
 _MOST_URGENT = 1 << 32
@@ -126,12 +129,14 @@ class Codec:
             slo_s=limits.slo_s,
             members=members,
             min_accuracy=limits.min_accuracy,
+            min_agreement=self._agreement(function, parameters, limits.min_accuracy),
             caller=caller.key,
             in_name_of=caller.in_name_of,
             shares=caller.shares,
             context=self.context(function.name, parameters.get("ml_udf_context")),
             with_members=with_members,
             media_roots=folders_of(caller.grants.media_roots),
+            answer_cache=_truth(parameters, "ml_udf_answer_cache", default=True),
         )
 
     def _check_reply(
@@ -231,11 +236,28 @@ class Codec:
             )
         except ValueError as exc:
             worth = "" if function.task.picks_one else f" (its accuracy is its {function.task.worth})"
-            raise BadOption(f"{function.name}: {exc}{worth}") from exc
+            raise NoMembers(f"{function.name}: {exc}{worth}") from exc
         return chosen if planned or len(chosen) < len(candidates) else None
+
+    def _agreement(
+        self, function: Function, parameters: Mapping[str, Any], accuracy: float | None
+    ) -> float | None:
+        """How often a proxy's answers have to be those of the full function; None: as it was deployed.
+
+        So often, too, that the answers are right as often as is asked for. Raises `BadOption`.
+        """
+        asked = _number(parameters, "ml_udf_min_agreement", above=-math.inf)
+        if asked is not None and not 0 <= asked <= 1:
+            raise BadOption(f"parameter 'ml_udf_min_agreement' must be a number from 0 to 1, not {asked:g}")
+        if function.proxy is None or accuracy is None:
+            return asked
+        full = function.full_accuracy
+        return max(asked or 0.0, 1.0 if full is None else 1 - max(0.0, full - accuracy))
 
     def _plan_is_right(self, function: Function, form: Form, least: float | None) -> bool:
         """Whether the richest plan is expected to be right so often."""
+        if function.proxy is not None:
+            return least is None or least <= (function.full_accuracy or 0.0)
         followed = self.plans(function, form)
         return least is None or (followed is not None and least <= followed.plans[0].accuracy)
 
@@ -262,6 +284,7 @@ class Codec:
             model_version=str(reply.function.version),
             id=request.id,
             outputs=[self._output(name, reply, request, hidden) for name in names],
+            parameters={"ml_udf_cached_rows": reply.cached} if reply.cached else {},
         )
 
     def _output(self, name: str, reply: Reply, request: InferRequest, hidden: Mapping[str, str]) -> Tensor:
@@ -359,7 +382,7 @@ def _output(name: str, reply: Reply, hidden: Mapping[str, str]) -> Tensor:
     column = [b""] * rows
     if name == "error":
         for row, error in reply.errors.items():
-            text = masked_text(error.message, hidden)
+            text = masked_fault(error.code, error.message, hidden)
             column[row] = f"{error.code}: {text}".encode("utf-8", "surrogateescape")
     else:
         for first, end, members in reply.answered_by:
@@ -395,6 +418,13 @@ def _number(parameters: Mapping[str, Any], name: str, *, above: float) -> float 
         limit = f" above {above:g}" if above > -math.inf else ""
         raise BadOption(f"parameter {name!r} must be a number{limit}, not {str(value)[:40]!r}")
     return float(value)
+
+
+def _truth(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise BadOption(f"parameter {name!r} must be true or false, not {str(value)[:40]!r}")
+    return value
 
 
 def _deadline_s(parameters: Mapping[str, Any], now_s: float) -> float:

@@ -112,8 +112,8 @@ def _statistics(function: Function, stats: FunctionStats) -> dict[str, Any]:
             "compute_input": _duration(stats.decode),
             "compute_infer": _duration(stats.forward),
             "compute_output": _duration(stats.combine),
-            "cache_hit": nothing,
-            "cache_miss": nothing,
+            "cache_hit": _duration(Durations(stats.cache.hit_calls, stats.cache.hit_s)),
+            "cache_miss": _duration(Durations(stats.cache.miss_calls, stats.cache.miss_s)),
         },
         "batch_stats": [
             {

@@ -9,13 +9,15 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.masking import masked, masked_text
 from server.access.view import View
+from server.catalog.cascade_spec import CascadeAsked, cascade_asked
 from server.catalog.function_spec import deployed_form, feedback_form
 from server.catalog.functions import INPUT_NAMES, Function
-from server.errors import UnknownFunction
+from server.errors import BadOption, UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.classes import asks_for_classes, told_classes
 from server.services import SeenOf, Services, ServicesOf, ViewOf
+from server.serving.proxies import RowsFor
 
 __all__ = ["router"]
 
@@ -42,7 +44,10 @@ def show_function(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, r
 async def put_function(services: ServicesOf, view: ViewOf, name: str, request: Request) -> Response:
     """Create a function, or deploy it anew; its models are loaded before it is switched to."""
     listed = asks_for_classes(request)
-    await services.publisher.deploy(name, await json_object(request), view=view)
+    body = await json_object(request)
+    asked = cascade_asked(name, body.get("cascade"))
+    rows_for = None if asked is None else await _rows_for(services, view, name, asked)
+    await services.publisher.deploy(name, body, view=view, rows_for=rows_for)
     return json_reply(_described(services, view, services.catalog.versions(name), with_classes=listed))
 
 
@@ -67,6 +72,17 @@ async def share_function(
     return json_reply({"name": name, **view.shown("function", name)})
 
 
+async def _rows_for(services: Services, view: View, name: str, asked: CascadeAsked) -> RowsFor:
+    """Where the rows come from that show whether the function's cascade holds. Raises `BadOption`."""
+    if asked.dataset is None:
+        raise BadOption(
+            f"function {name}: whether its cascade holds is shown by rows that taught none of its models: "
+            "say of which dataset, as 'dataset' of 'cascade'"
+        )
+    snapshot = await services.datasets.newest(asked.dataset, view)
+    return services.datasets.rows_that_taught_none(snapshot)
+
+
 def _described(
     services: Services, view: View, served: list[Function], *, with_classes: bool = False
 ) -> dict[str, Any]:
@@ -77,6 +93,7 @@ def _described(
         **told,
         **view.shown("model" if function.bare else "function", function.name),
         "members": masked(told["members"], hidden),
+        "cascade": masked(told["cascade"], hidden),
         "models": [masked_text(member.name, hidden) for member in function.members],
         "versions": [one.version for one in served],
         **told_classes(function.classes, listed=with_classes),
@@ -91,5 +108,5 @@ def _described(
         "feedback": masked(feedback_form(function), hidden),
         "is_model": function.bare,
         "ready": services.catalog.is_loaded(function.name)
-        and services.residency.is_resident(function.members),
+        and services.residency.is_resident(function.members),  # a proxy may come later
     }

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
 from server.access.audit_entry import REFUSED, Auditing, entry_of
-from server.access.masking import masked_text
+from server.access.masking import masked_fault
 from server.access.seen_catalog import SeenCatalog, may_ask
 from server.access.things import Things
 from server.access.view import Views
 from server.catalog.catalog import Catalog, unknown
 from server.catalog.functions import Function
-from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
+from server.errors import BadInput, BadOption, NoMembers, Overloaded, ServiceError, VersionGone
 from server.http.application import Reply as SendReply
 from server.http.application import RequestInProgress, WholeRequest
 from server.http.backpressure import RequestHint
@@ -33,6 +33,7 @@ from server.http.large_json import LargeJson
 from server.http.replies import error_reply
 from server.observability.metrics import Metrics
 from server.routes.codec import Codec, raw_request
+from server.serving.cached_calls import CachedCall
 from server.serving.call_service import CallService
 from server.serving.calls import PendingReply, Reply
 from server.supervision import Tasks
@@ -109,11 +110,16 @@ class InferRoute:
             return None
 
     def hint(self, whole: WholeRequest) -> RequestHint:
-        """What a request says of itself, by a look at the part of its body that is not rows."""
+        """What a request says of itself, by a look at the part of its body that is not rows.
+
+        A function that its caller does not see is none here either: how long its queue is tells nothing. And
+        `answer` looks again, as what a caller sees may have changed meanwhile.
+        """
         try:
             function = self._resolve(whole)
         except ServiceError:
-            return RequestHint(("", ""), 0.0, math.inf)  # `answer` will say what is wrong
+            # `answer` will say what is wrong; a flood of such requests goes before nobody's rows.
+            return RequestHint(("", ""), _BULK_S, math.inf)
         end = min(_json_bytes(whole.body, _header_length(whole)), _HINT_BYTES)
         said = memoryview(whole.body)[:end]
         if _BULK.search(said) or whole.caller.bulk_only:
@@ -177,6 +183,7 @@ class InferRoute:
         if not call.rows:
             asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request, {}))
             return None
+        asked.is_read = True
         pending = asked.pending = self._calls.begin(
             call, asked.whole.came_s, lambda outcome: self._answered(asked, outcome)
         )
@@ -245,7 +252,9 @@ class InferRoute:
         if isinstance(exc, ServiceError):
             if not isinstance(exc, BadInput):  # a row's fault, counted with the rows
                 self._count(asked, exc.code)
-            exc.message = masked_text(exc.message, self._hidden(asked))
+            # Before that an error repeats the request's own words.
+            if asked.is_read or isinstance(exc, NoMembers):
+                exc.message = masked_fault(exc.code, exc.message, self._hidden(asked))
             error = exc
         else:
             log.error("infer failed function=%s", asked.function and asked.function.key, exc_info=exc)
@@ -271,8 +280,9 @@ class _Asked:
     reply: SendReply
     function: Function | None = None
     request: InferRequest | None = None
-    pending: PendingReply | None = None
+    pending: PendingReply | CachedCall | None = None
     task: asyncio.Task[None] | None = None  # that reads the body, or writes the reply
+    is_read: bool = False  # what goes wrong from now on is a row's fault, or ours
     gone: bool = False
     moves: int = 0
 

@@ -31,6 +31,7 @@ router = APIRouter(tags=["training"])
 _PAGE = 1_000
 _PAGE_OF_TRIALS = 50
 _MEMBERS_IN_FULL = 3
+_DEPLOYMENT = {"function", "select", "slo_ms", "promote", "task", "cascade"}
 
 
 @router.get("/v1/jobs")
@@ -137,10 +138,10 @@ async def deploy_job(services: ServicesOf, view: ViewOf, job: int, request: Requ
     """Make `{"function": F}` answer with what the job has found; the other fields as wanted."""
     await check_sees_job(services.training, view, job)
     body = await json_object(request)
-    unknown = sorted(body.keys() - {"function", "select", "slo_ms", "promote", "task"})
+    unknown = sorted(body.keys() - _DEPLOYMENT)
     if unknown:
         raise BadOption(
-            f"a deployment has no field {unknown[0]!r}; there are function, select, slo_ms, promote, task"
+            f"a deployment has no field {unknown[0]!r}; there are {', '.join(sorted(_DEPLOYMENT))}"
         )
     function, slo_ms = body.get("function"), body.get("slo_ms")
     if not isinstance(function, str):
@@ -155,7 +156,14 @@ async def deploy_job(services: ServicesOf, view: ViewOf, job: int, request: Requ
     select = body.get("select") or "ensemble"
     promote = body.get("promote") or "always"
     deployed = await services.deployer.deploy(
-        run, function, select=str(select), slo_ms=slo_ms, promote=str(promote), task=task, view=view
+        run,
+        function,
+        select=str(select),
+        slo_ms=slo_ms,
+        promote=str(promote),
+        task=task,
+        view=view,
+        cascade=body.get("cascade"),
     )
     tell(request, f"{function} job {job}")
     return json_reply(asdict(deployed) | {"subsets": _telling(deployed.subsets)})

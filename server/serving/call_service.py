@@ -10,6 +10,7 @@ from server.errors import Overloaded
 from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
+from server.serving.cached_calls import CachedCall, CachedCalls
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.caps import Caps
 from server.serving.dispatcher import Dispatcher
@@ -32,13 +33,15 @@ class CallService:
         max_rows: int = 200_000,
         shadow_rows: ShadowRows | None = None,
         recent: RecentAnswers | None = None,
+        cached: CachedCalls | None = None,
     ) -> None:
         """max_rows: of one function that all callers share. shadow_rows, recent: hear what traffic was
-        answered.
+        answered, kept answers or new ones. cached: where rows are looked up that were asked before.
         """
         self._shadow_rows = shadow_rows
         self._recent = recent
         self._dispatcher = dispatcher
+        self._cached = cached
         self._metrics = metrics
         self._fair_share = FairShare(max_rows)
         self._caps = Caps()
@@ -69,7 +72,7 @@ class CallService:
 
     def begin(
         self, call: Call, began_s: float, on_over: Callable[[Reply | BaseException], None]
-    ) -> PendingReply:
+    ) -> PendingReply | CachedCall:
         """Queue a call whose request came at `began_s`, on the clock of `time.monotonic`.
 
         `on_over` is called once, never before this returns, with the reply or with why there is none: an
@@ -82,7 +85,7 @@ class CallService:
             self._caps.give(call.caller, call.shares, rows, call.nbytes)
             raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
         try:
-            pending = self._dispatcher.begin(call)
+            pending = self._dispatcher.begin(call) if self._cached is None else self._cached.begin(call)
         except BaseException:
             self._fair_share.give(name, call.caller, rows)
             self._caps.give(call.caller, call.shares, rows, call.nbytes)
@@ -90,12 +93,21 @@ class CallService:
         pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
         return pending
 
-    def _over(self, pending: PendingReply, began_s: float) -> Reply | BaseException:
+    async def drained(self) -> None:
+        """Wait until no call is under way."""
+        if self._cached is not None:
+            await self._cached.drained()
+        await self._dispatcher.drained()
+
+    def _over(self, pending: PendingReply | CachedCall, began_s: float) -> Reply | BaseException:
         """The outcome of a call that is over, which is counted and forgotten."""
         call = pending.call
         self._fair_share.give(call.function.name, call.caller, len(call.rows))
         self._caps.give(call.caller, call.shares, len(call.rows), call.nbytes)
-        self._dispatcher.end(pending)
+        if not isinstance(pending, CachedCall):
+            self._dispatcher.end(pending)
+        elif self._cached is not None:
+            self._cached.end(pending)
         failure = pending.future.exception()
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
             return failure
@@ -109,7 +121,10 @@ class CallService:
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s
         )
         stats.asked_by(call.caller, call.in_name_of, len(call.rows))
+        proxy = None if call.function.proxy is None else call.function.proxy.model.name
         for first, end, members in reply.answered_by:
             if members:
                 stats.answer_members.add(members.count(",") + 1, end - first)
+            if members == proxy:
+                stats.proxy_rows += end - first
         return reply

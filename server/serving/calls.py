@@ -43,6 +43,7 @@ class Call:
     slo_s: float | None = None
     members: tuple[str, ...] | None = None  # model keys; None = all of the function's
     min_accuracy: float | None = None  # that plans which its rows follow are expected to have
+    min_agreement: float | None = None  # with the full function, where a proxy answers
     caller: str = ""  # who shares the queue with others
     in_name_of: str = ""  # the database's user that the caller names
     shares: Shares = DEFAULT_SHARES  # and how much of it is theirs
@@ -51,6 +52,14 @@ class Call:
     is_traffic: bool = True
     # Below which its paths must lie, beside the function's own; None = anywhere.
     media_roots: tuple[str, ...] | None = None
+    answer_cache: bool = True  # whether it may be answered by what was answered before, and be kept
+
+    @property
+    def least(self) -> float | None:
+        """What plans that its rows follow are expected to be at the least: right so often, or, where a proxy
+        answers, so often as the full function would answer.
+        """
+        return self.min_accuracy if self.function.proxy is None else self.min_agreement
 
     @classmethod
     def of_all_members(
@@ -78,6 +87,7 @@ class Call:
             shares=shares,
             with_members=True,
             media_roots=media_roots,
+            answer_cache=False,
         )
 
 
@@ -85,7 +95,8 @@ class Call:
 class Reply:
     """The answers to all rows of a call, in its order.
 
-    told: what each member said, where that is wanted: of the rows from a number on.
+    told: what each member said, where that is wanted: of the rows from a number on. cached: how many of its
+    rows were answered by what was kept.
     """
 
     function: Function
@@ -95,6 +106,7 @@ class Reply:
     answered_by: list[tuple[int, int, str]]  # rows [first, end) and who answered them
     defaulted: set[int]
     told: Sequence[tuple[int, Answer]] = ()
+    cached: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +143,8 @@ class PendingReply:
     def expect(self, part: Slice, members: Collection[str]) -> None:
         """These rows wait for these members, which answer apart."""
         if self.evidence is None:
-            self.evidence = Evidence()
+            proxy = self.call.function.proxy
+            self.evidence = Evidence("" if proxy is None else proxy.model.key)
         self.evidence.expect(part, members)
 
     def waits_for(self, part: Slice, members: Collection[str]) -> bool:

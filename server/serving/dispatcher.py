@@ -29,7 +29,6 @@ from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import SelectionPolicy
 from server.errors import (
     BadOption,
-    DeadlineExceeded,
     Overloaded,
     RemoteUnavailable,
     ServiceError,
@@ -63,6 +62,7 @@ from server.serving.scheduler_adapter import (
     QueueBounds,
     error_of,
     late_of,
+    overdue_of,
     spec_of,
     submission_of,
     times_of,
@@ -141,7 +141,7 @@ class Dispatcher:
         self._functions[function.key] = function
         latencies_s = [member.latency for member in spec.members]
         self.residency.serve(
-            function.key, function.members, spec.slo_s, latencies_s, spec.max_batch, in_part=spec.pooled
+            function.key, function.asked, spec.slo_s, latencies_s, spec.max_batch, in_part=spec.pooled
         )
         self._metrics.serve(function)
         self._selecting.look(time.monotonic(), function, function.form)
@@ -172,6 +172,18 @@ class Dispatcher:
         self._contexts.forget(function)
         self._metrics.forget(function)
 
+    def check_open(self) -> None:
+        """Raises `Overloaded` once it takes no more calls."""
+        if self._is_draining:
+            raise Overloaded("the server is shutting down", retry_after_s=5.0)
+
+    def current(self, function: Function) -> Function:
+        """That version of a function as it answers now. Raises `VersionGone`."""
+        found = self._functions.get(function.key)
+        if found is None:
+            raise VersionGone(f"version {function.version} of {function.name} is no longer served")
+        return found
+
     def saved_s(self, function: Function, form: Form, rows: int) -> float:
         """What each member of a batch after the first saves by what it shares with the others."""
         return self._core.saved_s(function.key, form, rows) if function.key in self._functions else 0.0
@@ -200,15 +212,14 @@ class Dispatcher:
 
         Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
         """
-        if self._is_draining:
-            raise Overloaded("the server is shutting down", retry_after_s=5.0)
+        self.check_open()
         now_s = time.monotonic()
         pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
         if call.row_class == "interactive":
-            self.residency.arrived(call.function.members, len(call.rows))
+            self.residency.arrived(call.function.asked, len(call.rows))
         rejection = self._submit(now_s, pending, 0, len(call.rows))
         if rejection is not None:
-            self.residency.lost(call.function.members, len(call.rows))
+            self.residency.lost(call.function.asked, len(call.rows))
             raise error_of(rejection, call.function, now_s)
         if pending.done:  # no member of it can be asked, and each row has that for its answer
             return pending
@@ -284,8 +295,7 @@ class Dispatcher:
         members: tuple[str, ...] | None = None,
     ) -> Rejection | None:
         call = pending.call
-        if call.function.key not in self._functions:
-            raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
+        self.current(call.function)
         if self._out:
             part = Slice(pending.request_id, offset, rows)
             members, out = asked_now(call, members, self._out)
@@ -306,14 +316,10 @@ class Dispatcher:
                 self._combine(pending, span)
 
     def _overdue(self, pending: PendingReply) -> None:
-        if pending.call.function.late_members == "leave_out" or pending.call.function.follows_plans:
+        function = pending.call.function
+        if function.late_members == "leave_out" or (function.follows_plans and function.proxy is None):
             self._at_goal(pending)
-        waited_ms = (time.monotonic() - pending.began_s) * 1000
-        pending.fail(
-            DeadlineExceeded(
-                f"no answer of {pending.call.function.name} after {waited_ms:.0f} ms, its deadline"
-            )
-        )
+        pending.fail(overdue_of(function, time.monotonic() - pending.began_s))
 
     def _call_at(
         self, at_s: float, callback: Callable[[*_Args], object], *args: *_Args
@@ -348,7 +354,7 @@ class Dispatcher:
                 self._send(now_s, action)
             elif isinstance(action, RefuseRows):
                 function = self._functions[action.function]
-                self.residency.lost(function.members, sum(part.rows for part in action.slices))
+                self.residency.lost(function.asked, sum(part.rows for part in action.slices))
                 self._fail(action.slices, late_of(action, function, now_s))
             elif isinstance(action, AnswerKnown):
                 self._answer_known(action)
@@ -412,7 +418,8 @@ class Dispatcher:
             self.residency.not_there(sent.worker, reply.missing or batch.members)
         if reply.code == "overloaded" and reply.wanted_bytes:
             self.residency.short_of_memory(sent.worker, batch.members)
-        if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"}:
+        again = {"worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"}
+        if reply.code in again or _is_of_proxy(sent):  # whose faults are its own: others answer its rows
             self._run_again(now_s, sent, reply)
             return
         log.error(
@@ -440,7 +447,7 @@ class Dispatcher:
             if pending is not None and pending.call.with_members:
                 for at, rows in told_by_all(reply, first, part.rows):
                     pending.tell(part.offset + at - first, part_of(reply, at, rows))
-            if pending is not None and (shifts := self._shifts(pending.call)) is not None:
+            if pending is not None and (shifts := self.shifts(pending.call)) is not None:
                 own = part_of(reply, first, part.rows)
                 pending.answer(part, 0, answers_of(sent.function, own, part.rows, shifts))
             elif pending is not None:
@@ -481,7 +488,7 @@ class Dispatcher:
                 spans += ((pending, span) for span in pending.evidence.keep(part, first, reply))
             first += part.rows
         by = self._selecting.own_rule(sent.function, spans[0][0].call.form) if spans else None
-        known = [(span, self._shifts(pending.call)) for pending, span in spans]
+        known = [(span, self.shifts(pending.call)) for pending, span in spans]
         sure = combine_known(sent.function, known, reply, batch.rows, by)
         for pending, span in spans:
             if span.is_complete:
@@ -549,13 +556,13 @@ class Dispatcher:
             stats.goal_rows += span.rows
             if not call.function.follows_plans:  # by a plan some may not have been asked
                 stats.late_members += late * span.rows
-        answers = answers_of(call.function, told, span.rows, self._shifts(call))
+        answers = answers_of(call.function, told, span.rows, self.shifts(call))
         if call.with_members:
             for at, rows in told_by_all(told, 0, span.rows):
                 pending.tell(span.offset + at, part_of(told, at, rows))
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 
-    def _shifts(self, call: Call) -> tuple[float, ...] | None:
+    def shifts(self, call: Call) -> tuple[float, ...] | None:
         """How its members are weighed in the context in which it is asked; None as everywhere."""
         if not call.context:
             return None
@@ -564,7 +571,7 @@ class Dispatcher:
     def _want(self, pending: PendingReply, *, came: bool = False) -> None:
         """came: its rows have just come, and count as a hit or a miss."""
         function = pending.call.function
-        is_resident = self.residency.is_resident(function.members)
+        is_resident = self.residency.is_resident(function.asked)
         if came:
             stats = self._metrics.of(function)
             if is_resident:
@@ -572,10 +579,13 @@ class Dispatcher:
             else:
                 stats.absent_rows += len(pending.call.rows)
         if not is_resident:
-            self.residency.want(function.members)
+            self.residency.want(function.asked)
 
     def _run_again(self, now_s: float, sent: BatchInFlight, reply: Failed) -> None:
         """Queue a batch's rows once more; those under which the worker died run alone from now on."""
+        if _is_of_proxy(sent):
+            log.error("proxy failed function=%s: %s: %s", sent.function.name, reply.code, reply.message)
+            self._leave_out_of(sent, RowError(0, reply.code, reply.message))
         refused = Overloaded(
             f"workers refused rows of {sent.function.name} again and again: {reply.message}", 1.0
         )
@@ -621,20 +631,21 @@ class Dispatcher:
                     yield pending, part, sent.batch.members
             elif pending.evidence is not None:
                 for span in pending.evidence.waiting(part):
-                    lacking = self._lacking(span)
+                    lacking = self._lacking(span, is_promised=sent.function.proxy is not None)
                     if not lacking:
                         self._answer_span(pending, span)
                     elif not span.is_resubmitted:
                         span.is_resubmitted = True
                         yield pending, Slice(pending.request_id, span.offset, span.rows), lacking
 
-    def _lacking(self, span: Span) -> tuple[str, ...]:
+    def _lacking(self, span: Span, *, is_promised: bool) -> tuple[str, ...]:
         """The members that rows are to run on yet, of those that need not go to all; from now on no others.
 
-        All that they lack where nobody holds one and none has answered: then they wait for a load.
+        All that they lack where nobody holds one and none has answered: then they wait for a load. So they do
+        for what was promised.
         """
         held = frozenset().union(*self._resident.values()) - span.absent.keys()
-        if span.found or not held.isdisjoint(span.wanted):
+        if not is_promised and (span.found or not held.isdisjoint(span.wanted)):
             span.wanted = tuple(member for member in span.wanted if member in span.found or member in held)
         return tuple(
             member for member in span.wanted if member not in span.found and member not in span.absent
@@ -708,7 +719,7 @@ class Dispatcher:
         self._resident[worker.name] = resident
         self._show(worker)
         for function in self._functions.values():
-            if function.follows_plans and not resident.isdisjoint(model.key for model in function.members):
+            if function.follows_plans and not resident.isdisjoint(model.key for model in function.asked):
                 self._selecting.look(time.monotonic(), function, function.form)
 
     def member_out(self, model: str, reason: str, *, waits: bool) -> None:
@@ -751,7 +762,7 @@ class Dispatcher:
         """The rows that wait for the group have nowhere to run."""
         keys = {model.key for model in group if not model.endpoint}
         for pending in list(self._pending.values()):
-            others = {model.key for model in pending.call.function.members if not model.endpoint}
+            others = {model.key for model in pending.call.function.asked if not model.endpoint}
             if keys == others and not pending.batches:
                 pending.fail(error)
 
@@ -759,7 +770,7 @@ class Dispatcher:
         """The groups for which rows wait."""
         depth = self._core.queue_depth()
         alone = self._quarantine.functions
-        return [f.members for key, f in self._functions.items() if depth[key][0] or key in alone]
+        return [f.asked for key, f in self._functions.items() if depth[key][0] or key in alone]
 
     def demand(self) -> Mapping[Group, WaitingRows]:
         """The same, with how many rows, and when their goals are missed."""
@@ -769,7 +780,7 @@ class Dispatcher:
         for key, one in waiting.items():
             function = self._functions.get(key)
             if function is not None:
-                found[function.members] = found.get(function.members, Waiting(0)).with_others(one)
+                found[function.asked] = found.get(function.asked, Waiting(0)).with_others(one)
         return {
             group: WaitingRows(each.rows, each.due_s, each.fillers, each.deadline_s)
             for group, each in found.items()
@@ -783,7 +794,7 @@ class Dispatcher:
         None until each member is somewhere; then they are asked for.
         """
         if not frozenset().union(*self._resident.values()).issuperset(members):
-            self.residency.want(function.members)
+            self.residency.want(function.asked)
             return []
         held = [
             (worker, tuple(member for member in members if member in self._resident[name]))
@@ -823,3 +834,9 @@ class Dispatcher:
         )
         self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
         self._wake()
+
+
+def _is_of_proxy(sent: BatchInFlight) -> bool:
+    """Whether it asked a proxy alone, of rows that others may answer."""
+    proxy = sent.function.proxy
+    return proxy is not None and sent.batch.members == (proxy.model.key,) and bool(sent.batch.choices)

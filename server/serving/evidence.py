@@ -90,7 +90,9 @@ class Span:
 class Evidence:
     """Of one call. A row has a span from when it is first sent to some of its members until its answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, proxy: str = "") -> None:
+        """proxy: of which every error is its own, and not its row's; "" where nobody is one."""
+        self._proxy = proxy
         self._spans: dict[int, Span] = {}  # by offset
         self._offsets: list[int] = []  # ascending
 
@@ -135,7 +137,8 @@ class Evidence:
                 if not at <= error.index < at + span.rows:
                     continue
                 row = error.index - at + span.offset
-                if error.code in MEMBER_FAULTS and len(answer.members) == 1:
+                is_alone = len(answer.members) == 1
+                if is_alone and (error.code in MEMBER_FAULTS or answer.members[0].model == self._proxy):
                     span.faults.setdefault(row, {})[answer.members[0].model] = error
                 else:
                     span.errors.setdefault(row, error)

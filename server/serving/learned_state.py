@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.exc import SQLAlchemyError
 
+from server.access.audit_entry import Auditing, entry_by_server
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.ensemble.agreement import RECENT_ROWS, agreed, broken, is_back
@@ -64,7 +65,9 @@ class LearnedState:
         contexts: Contexts | None = None,
         *,
         every_s: float = _EVERY_S,
+        audit: Auditing | None = None,
     ) -> None:
+        """audit: is told of each fit that is made anew."""
         self._repository = repository
         self._catalog = catalog
         self._dispatcher = dispatcher
@@ -72,6 +75,7 @@ class LearnedState:
         self._tasks = tasks or Tasks()
         self._contexts = contexts or Contexts()
         self._every_s = every_s
+        self._audit = audit
         self._turns: dict[str, int] = {}  # function's key → the last turn of its contexts that is known here
         self._revisions: dict[tuple[str, int], int] = {}  # as they were last seen
         self._under_way: set[str] = set()  # keys of functions whose fit is being made
@@ -241,6 +245,9 @@ class LearnedState:
                 time.monotonic() - began_s,
             )
             self._metrics.refits[function.name, "deployed" if made is None else how] += 1
+            if self._audit is not None:
+                what = f"{function.name} version {function.version}"
+                await self._audit.keep(entry_by_server(time.time(), "refit function", what, str(note)))
         await self.follow(function)
 
     async def _follow_all(self) -> None:

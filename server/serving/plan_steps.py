@@ -22,7 +22,9 @@ class PlanSteps:
     def of(self, function: Function, plan: PlanOnWorker | None) -> Sequence[AskStep]:
         """By the weights that the function answers by now; none where every member is to answer every row."""
         fit = function.rule.fit
-        if plan is None or fit is None or function.combine != "log_pool":
+        if plan is not None and function.proxy is not None:
+            fit = function.proxy.weighed
+        elif plan is None or fit is None or function.combine != "log_pool":
             return ()
         made = self._made.get(function.key)
         if made is None or made[0] is not plan or made[1] is not fit:

@@ -16,10 +16,10 @@ from functools import partial
 
 from server.catalog.functions import Form, Function
 from server.ensemble.costs import CostWatch
-from server.ensemble.evidence import EvidenceStates
 from server.ensemble.places import MemberPlace, places_of
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.policies.guarded import SelectionFault
+from server.ensemble.policies.proxied import Proxied
 from server.ensemble.selection import Ensemble, EnsembleMember, SelectionPolicy, line_through
 from server.ensemble.subset_answers import by_fit
 from server.scheduling.terms import Latency, LatencyByKind
@@ -76,7 +76,7 @@ class Plans:
         is_new, is_soon = followed.costs is None, now_s - followed.looked_s < _AT_MOST_EVERY_S
         if followed.task is not None or (is_soon and all(followed.places)):
             return
-        places = places_of([model.key for model in function.members], self._workers())
+        places = places_of([model.key for model in function.asked], self._workers())
         if not all(places) and (is_new or is_soon or not any(places)):
             return
         if is_soon and (is_new or places == followed.places):
@@ -111,7 +111,7 @@ class Plans:
         return None
 
     def _is_known(self, function: Function, places: Places, form: Form) -> Iterable[bool]:
-        for model, place in zip(function.members, places, strict=True):
+        for model, place in zip(function.asked, places, strict=True):
             for each in _latencies(self._latency_of(model), place, form):
                 yield bool(getattr(each, "is_known", True))
 
@@ -123,7 +123,7 @@ class Plans:
                 loop.call_soon_threadsafe(self._faulted, function, fault)
 
             try:
-                policy = await asyncio.to_thread(selection_policy, str(function.select), ensemble, tell)
+                policy = await asyncio.to_thread(_policy_of, function, ensemble, tell)
             except ValueError as error:  # it is for other devices, say
                 self._faulted(function, SelectionFault(str(function.select), "make", error))
                 policy = await asyncio.to_thread(selection_policy, "value", ensemble)
@@ -152,13 +152,12 @@ def ensemble_of(
 
     places: of its members, in their order.
     """
-    fit = function.rule.fit
-    if fit is None or fit.evidence is None:
+    evidence, fit = function.evidence, function.rule.fit
+    if evidence is None:
         raise ValueError(f"nothing is known of what subsets of {function.name} answer")
-    evidence: EvidenceStates = fit.evidence
     most, left_out = max(2, function.max_batch), function.left_out
     members = []
-    for model, place in zip(function.members, places, strict=True):
+    for model, place in zip(function.asked, places, strict=True):
         latencies = _latencies(latency_of(model), place, form)
         members.append(
             EnsembleMember(
@@ -170,7 +169,16 @@ def ensemble_of(
                 is_broken=model.name in left_out,
             )
         )
-    return Ensemble(tuple(members), evidence, by_fit(fit), function.actor)
+    combination = None if fit is None or function.proxy is not None else by_fit(fit)
+    return Ensemble(tuple(members), evidence, combination, function.actor)
+
+
+def _policy_of(
+    function: Function, ensemble: Ensemble, faulted: Callable[[SelectionFault], None]
+) -> SelectionPolicy:
+    if function.proxy is not None:
+        return Proxied(ensemble, function.proxy.fit, function.proxy.place)
+    return selection_policy(str(function.select), ensemble, faulted)
 
 
 def _costing(ensemble: Ensemble, costs_s: Sequence[float]) -> Ensemble:

@@ -184,7 +184,7 @@ def scores_told(function: Function, told: Answer) -> Scores | None:
     columns = {
         member.model: column for member in told.members for column in member.columns if column.name == wanted
     }
-    if columns.keys() != {member.key for member in function.members}:
+    if not columns.keys() >= {member.key for member in function.members}:  # a proxy may be there too
         return None
     each = (columns[member.key] for member in function.members)
     return np.stack(

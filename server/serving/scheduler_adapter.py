@@ -30,6 +30,7 @@ __all__ = [
     "SwapTime",
     "error_of",
     "late_of",
+    "overdue_of",
     "spec_of",
     "submission_of",
     "times_of",
@@ -55,7 +56,7 @@ def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf, swap
         max_batch=function.max_batch,
         batch_sizes=function.batch_sizes,
         members=tuple(
-            MemberSpec(m.key, m.accuracy, latency_of(m), partial(swap_s, m)) for m in function.members
+            MemberSpec(m.key, m.accuracy, latency_of(m), partial(swap_s, m)) for m in function.asked
         ),
         policy=function.policy,
         policy_options=function.policy_options,
@@ -85,7 +86,7 @@ def submission_of(
         slo_s=call.slo_s,
         bucket=call.form,
         offset=offset,
-        min_accuracy=call.min_accuracy,
+        min_accuracy=call.least,
         tenant=call.caller,
         weight=call.shares.weight,
     )
@@ -116,6 +117,11 @@ def error_of(rejection: Rejection, function: Function, now_s: float) -> ServiceE
     if rejection.predicted_finish_s is not None:
         when = f"; predicted to finish in {(rejection.predicted_finish_s - now_s) * 1000:.0f} ms"
     return DeadlineExceeded(message + when)
+
+
+def overdue_of(function: Function, waited_s: float) -> ServiceError:
+    """What a caller is told whose deadline has come."""
+    return DeadlineExceeded(f"no answer of {function.name} after {waited_s * 1000:.0f} ms, its deadline")
 
 
 def late_of(refusal: RefuseRows, function: Function, now_s: float) -> ServiceError:

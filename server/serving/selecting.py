@@ -14,7 +14,6 @@ from gpu_worker.wire.protocol import AskStep
 from server.catalog.functions import Form, Function
 from server.ensemble.cascade import PlanOnWorker
 from server.ensemble.combine import OwnRule
-from server.ensemble.evidence import EvidenceStates
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.places import places_of
 from server.ensemble.policies.base import combines, learns
@@ -72,7 +71,7 @@ class Selecting:
     def answer_as(self, before: Function, function: Function) -> None:
         """What the function has learned from labels is what it goes on from."""
         self._teach(function)
-        if function.follows_plans and _evidence(before) is not _evidence(function):
+        if function.follows_plans and before.evidence is not function.evidence:
             self.plans.forget(function)  # they rest on it
             self.look(time.monotonic(), function, function.form)
 
@@ -105,7 +104,7 @@ class Selecting:
         if found is None or not combines(found[0]):
             return None
         policy, state = found
-        place_of = {model.name: place for place, model in enumerate(function.members)}
+        place_of = {model.name: place for place, model in enumerate(function.asked)}
 
         def rule(evidence: Mapping[str, Sequence[float]]) -> tuple[int, float]:
             answer = policy.combine(state, {place_of[name]: told for name, told in evidence.items()})
@@ -116,7 +115,7 @@ class Selecting:
     def follow(self, function: Function, form: Form, ensemble: Ensemble, policy: SelectionPolicy) -> None:
         """Rows of that form follow the policy from now on, if it rests on what the function knows by now."""
         known = self._functions.get(function.key)  # which may have learned meanwhile
-        if known is not None and _evidence(known) is ensemble.evidence:
+        if known is not None and known.evidence is ensemble.evidence:
             self._core.follow(time.monotonic(), function.key, form, ensemble, policy)
             self._teach(known)
             self._wake()
@@ -139,7 +138,3 @@ class Selecting:
             reason = f"{function.select} was put aside for value: {fault.method}: {fault.error!r}"
             self._faults[function.key] = reason
             self._metrics.of(function).policy_faults += 1
-
-
-def _evidence(function: Function) -> EvidenceStates | None:
-    return None if function.rule.fit is None else function.rule.fit.evidence

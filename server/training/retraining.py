@@ -25,8 +25,8 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.access.caller import Caller
-from server.access.things import Things
+from server.access.audit_entry import Auditing, entry_by_server
+from server.access.caller import Kind
 from server.access.view import WHOLE, View
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
@@ -86,8 +86,12 @@ class Retrainings:
         tasks: Tasks | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         owner: str | None = None,
-        things: Things | None = None,
+        view_of_owner: Callable[[Kind, str], View] = lambda kind, name: WHOLE,
+        audit: Auditing | None = None,
     ) -> None:
+        """view_of_owner: of whose a thing is, who owns what comes of it; raises `Forbidden` where that token
+        counts no more. audit: is told what is done.
+        """
         self._repository = repository
         self._jobs = training_repository
         self._catalog = catalog
@@ -98,7 +102,8 @@ class Retrainings:
         self._now = now
         self._owner = owner or f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._held: set[str] = set()  # functions
-        self._things = things or Things()
+        self._view_of_owner = view_of_owner
+        self._audit = audit
 
     def start(self) -> None:
         """Begin to look for what is due."""
@@ -234,9 +239,9 @@ class Retrainings:
                 if all(each["snapshot"] == snapshot.id for each in trained):
                     said = f"the rows are those of version {champion.version}: snapshot {snapshot.id}"
                     return replace(after, outcome=said, ended_at=self._now())
-                job = await self._training.start(
-                    _asked(due, before, champion, trained), self._for_owner(due.function)
-                )
+                view = self._view_of_owner("function", due.function)
+                job = await self._training.start(_asked(due, before, champion, trained), view)
+                await self._tell("train", f"{job.dataset} job {job.id}", f"trains {due.function} again")
         except Overloaded as error:
             log.warning("not retrained yet function=%s reason=%r", due.function, str(error))
             return due
@@ -248,8 +253,11 @@ class Retrainings:
 
     async def _refreshed(self, dataset: str, due: Retraining) -> Snapshot:
         """The rows of now. What a database says of a query is not for all who may read an outcome."""
+        view = self._view_of_owner("dataset", dataset)
         try:
-            return await self._datasets.refresh(dataset, due.roles, "retraining")
+            snapshot = await self._datasets.refresh(dataset, due.roles, "retraining", view)
+            await self._tell("refresh dataset", dataset, f"trains {due.function} again")
+            return snapshot
         except Overloaded:
             raise
         except ServiceError as error:
@@ -292,21 +300,23 @@ class Retrainings:
                 known.function,
                 promote="if_better",
                 slo_ms=champion.slo_ms,
-                view=self._for_owner(known.function),
+                view=self._view_of_owner("function", known.function),
             )
         except (ServiceError, OSError, ValueError) as error:
             return replace(over, outcome=f"job {job} was not deployed: {error}")
         because = f"p = {told.p_value:.3g} at look {told.looks}" if told.p_value is not None else "the first"
         if told.promoted:
             said = f"version {told.version} answers now, of job {job}: it is better ({because})"
+            cause = f"job {job}, which trained it again, is better ({because})"
+            await self._tell("deploy function", f"{known.function} version {told.version}", cause)
         else:
             said = f"version {told.version} stays: that of job {job} is not shown to be better ({because})"
         log.info("retrained function=%s: %s", known.function, said)
         return replace(over, outcome=said)
 
-    def _for_owner(self, function: str) -> View:
-        """The server's own view, in the name of the function's owner, who owns what comes of it."""
-        return View(Caller(self._things.of("function", function).owner), self._things)
+    async def _tell(self, action: str, what: str, cause: str) -> None:
+        if self._audit is not None:
+            await self._audit.keep(entry_by_server(self._now().timestamp(), action, what, cause))
 
     def _champion(self, function: str) -> tuple[Function, list[dict[str, Any]]]:
         """What answers now, and how it was trained. Blocking. Raises `UnknownFunction`, `BadOption`."""

@@ -31,11 +31,14 @@ from server.access.view import WHOLE, View
 from server.catalog.jobs import Look, Snapshot, unknown_dataset
 from server.errors import BadOption, Overloaded, QuotaExceeded, UnknownFunction
 from server.serving.fair_share import may_take
+from server.serving.proxies import RowsFor
 from server.store.training import TrainingRepository
 from server.training.datasets.connections import SourceConnections
 from server.training.datasets.rows_json import record_batch
 from server.training.datasets.snapshot import Draft, Facts, Looked, SnapshotLimits, Unreadable
 from server.training.datasets.spec import PUSHED, DatasetSpec
+from server.training.datasets.unlabelled import rows_that_taught_none
+from server.training.recipes import recipe_for
 from server.training.trainers import Trainers, expect
 
 __all__ = ["Cancellation", "Datasets", "QueryCancelled"]
@@ -156,6 +159,11 @@ class Datasets:
             return list(zip(table["input"].to_pylist(), table["target"].to_pylist(), strict=True))
 
         return await asyncio.to_thread(read)
+
+    def rows_that_taught_none(self, snapshot: Snapshot) -> RowsFor:
+        """The rows of a snapshot by which models can be compared that learned from it, or from others."""
+        form = recipe_for(snapshot.spec["task"]).form
+        return functools.partial(rows_that_taught_none, self._folder / snapshot.facts["file"], form, snapshot)
 
     async def test_row(self, snapshot: Snapshot, place: int) -> tuple[int, str, str] | None:
         """(number in the snapshot, input, target) of a test row, counted from 0; None beyond the last."""

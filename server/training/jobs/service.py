@@ -122,7 +122,7 @@ class Training:
             found = await asyncio.to_thread(backbone_named, models, asked["backbone"], recipe.form)
             asked["backbone"] = found.to_json()
         if not asked.get("models"):
-            asked["models"] = await self._chosen(recipe)
+            asked["models"] = await self._chosen(recipe, view)
         wanted = asked.pop("pretrained", None) or False
         if not isinstance(wanted, bool):
             raise BadOption(f"'pretrained' must be true or false, not {wanted!r}")
@@ -395,8 +395,9 @@ class Training:
     def _order(self, job: int) -> asyncio.Lock:
         return self._orders.setdefault(job, asyncio.Lock())
 
-    async def _chosen(self, task: Recipe) -> list[str]:
-        """The models of a job that names none, by what the last jobs of its task have found.
+    async def _chosen(self, task: Recipe, view: View) -> list[str]:
+        """The models of a job that names none, by what the last jobs of its task have found that its caller
+        sees.
 
         Those that take seconds are all trained: one that many small tables spoke against may be the best of a
         large one.
@@ -405,7 +406,8 @@ class Training:
             return list(task.defaults)
         done = await asyncio.to_thread(self._repository.jobs, ("done",))
         results: list[dict[str, float]] = []
-        for job in [job for job in done if job.spec.get("task", DEFAULT_TASK) == task.name][-_LOOKED_BACK:]:
+        alike = [job for job in done if job.spec.get("task", DEFAULT_TASK) == task.name]
+        for job in [job for job in alike if view.sees_job(job.dataset, job.owner)][-_LOOKED_BACK:]:
             found = job.found or await self._found_before(job)
             results.append(_behind_the_best(found["studies"], task.metric_of(job.spec)))
         return list(choose_models(task.families, task.defaults, results))

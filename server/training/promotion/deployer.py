@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gpu_worker.tasks.metrics import Metric, box_matches
 from gpu_worker.tasks.thresholds import thresholds_of
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.access.view import WHOLE, View
+from server.catalog.cascade_spec import cascade_asked
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Look, Snapshot
@@ -43,6 +45,7 @@ from server.training.datasets.leakage import (
     unseen_test_rows,
 )
 from server.training.datasets.snapshot import split_note
+from server.training.datasets.unlabelled import rows_that_taught_none
 from server.training.jobs.run import Run
 from server.training.promotion.baseline import Baseline, baseline_of
 from server.training.promotion.champion import Tested, level_of
@@ -121,7 +124,7 @@ class Deployed:
     having been fitted on them (`choose_combination`). refit: those of the models that were taught the
     validation rows as well, once these had chosen them; the validation scores are those from before.
     thresholds: from which probability on a class is answered (`decision_thresholds`); none where the most
-    probable one is.
+    probable one is. cascade: what was asked of a proxy, and what came of it; None where nothing was.
     """
 
     function: str
@@ -150,6 +153,7 @@ class Deployed:
     test_score: float | None = None
     baseline: float | None = None
     baseline_said: str = ""
+    cascade: Mapping[str, Any] | None = None
 
 
 class Deployer:
@@ -180,6 +184,7 @@ class Deployer:
         promote: str = "always",
         task: str | None = None,
         view: View = WHOLE,
+        cascade: float | Mapping[str, Any] | None = None,
     ) -> Deployed:
         """Make the function answer with what the job has found.
 
@@ -191,8 +196,11 @@ class Deployer:
         task: another one that the job's models do, such as `image-embedding`; one model alone, where it says
         so. The accuracies reported are those of the models' own task.
         view: of whoever deploys it, and owns what is new.
+        cascade: how often a proxy's answers are to be the full function's (`CascadeAsked`); None = as for
+        what answers now, 0 = none. It is shown by the validation rows, which none of the models is taught.
         """
         check_name(function, "function")
+        asked_cascade = self._cascade(function, cascade, task, run)
         if select not in (*_SELECTS, *run.spec.models):
             known = ", ".join((*_SELECTS, *run.spec.models))
             raise BadOption(f"what can be chosen of job {run.job.id} is {known}, not {select!r}")
@@ -224,7 +232,9 @@ class Deployer:
         )
         alone = {name: metric.of(scores[name], labels) for name in found}
         models = _model_names(function, chosen.members, found)
-        refit = await asyncio.gather(*(self._refit(run, found[name]) for name in chosen.members))
+        refit = [found[name] for name in chosen.members]
+        if asked_cascade is None:
+            refit = await asyncio.gather(*(self._refit(run, candidate) for candidate in refit))
         members = {models[name]: candidate for name, candidate in zip(chosen.members, refit, strict=True)}
         alone_of = {models[name]: alone[name] for name in chosen.members}
         scores_of = {models[name]: scores[name] for name in chosen.members}
@@ -313,19 +323,38 @@ class Deployer:
             body |= {"thresholds": _by_class(run, held)} if held else {}
         elif asked is not None:
             body["task"] = asked.name
+        if asked_cascade is not None:
+            body["cascade"] = asked_cascade
         deployed = await self._publisher.deploy(
             function,
             body if slo_ms is None else {**body, "slo_ms": slo_ms},
             fit,
             view,
+            partial(rows_that_taught_none, run.file, run.spec.recipe.form, run.snapshot),
         )
         await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
-        return replace(told, version=deployed.version, models=keys)
+        return replace(told, version=deployed.version, models=keys, cascade=deployed.cascade)
+
+    def _cascade(
+        self, function: str, given: float | Mapping[str, Any] | None, task: str | None, run: Run
+    ) -> Mapping[str, Any] | None:
+        """What is asked of a proxy, by who deploys or as before. Raises `BadOption`."""
+        if given is None and self._catalog.is_function(function) and task is None:
+            before = self._catalog.versions(function)[-1].cascade
+            wanted = None if before is None else cascade_asked(function, before["asked"])
+            return None if wanted is None else wanted.to_json()
+        wanted = None if given == 0 else cascade_asked(function, given)
+        if wanted is not None and not (run.spec.recipe.has_classes and task in (None, run.spec.task)):
+            raise BadOption(
+                f"function {function}: a proxy answers where it is sure of one class, and "
+                f"{task or run.spec.task} answers none; leave 'cascade' out"
+            )
+        return None if wanted is None else wanted.to_json()
 
     async def roll_back(self, function: str) -> Function:
         """Deploy what the function was before. Raises `UnknownFunction` where there was nothing."""
         spec, fit = await asyncio.to_thread(self._repository.deployment_before, function)
-        return await self._publisher.deploy(function, spec, fit_from(fit))
+        return await self._publisher.deploy(function, spec, fit_from(fit), found=spec.get("cascade_found"))
 
     async def _refit(self, run: Run, candidate: Candidate) -> Candidate:
         if self._refits is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from server.training.studies.advisors import advise
 from server.training.studies.messages import StudySpec, Verdict
-from server.training.studies.policy import Fresh, Proposal, Rules, cooled, due_to_cool, on_plateau
+from server.training.studies.policy import Fresh, Proposal, Rules, cooled, due_to_cool, has_room, on_plateau
 from server.training.studies.trial import Trial
 
 __all__ = ["INDEPENDENT"]
@@ -15,7 +15,7 @@ __all__ = ["INDEPENDENT"]
 def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
     if (resumed := cooled(spec, trials)) is not None:
         return resumed
-    if spec.max_trials is not None and len(trials) >= spec.max_trials:
+    if (spec.max_trials is not None and len(trials) >= spec.max_trials) or not has_room(spec, trials):
         return None
     point = advise(spec, trials, warm=False)
     return None if point is None else Fresh(point, spec.max_epochs)

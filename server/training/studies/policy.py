@@ -24,6 +24,7 @@ __all__ = [
     "best_checkpoint",
     "cooled",
     "due_to_cool",
+    "has_room",
     "improves",
     "on_plateau",
     "saturated",
@@ -86,6 +87,20 @@ def share_used(spec: StudySpec, trials: Sequence[Trial]) -> float:
     elif spec.budget_epochs >= NO_LIMIT and spec.max_trials is not None:
         shares.append(len(trials) / spec.max_trials)
     return max(shares)
+
+
+def has_room(spec: StudySpec, trials: Sequence[Trial]) -> bool:
+    """Whether a whole trial's epochs are left beside what those under way need to come to their end; or
+    nothing is under way, or trials do not cool.
+
+    Else trials share what is left, and end before their learning rate has fallen: none is worth much.
+    """
+    if not spec.cool_epochs:
+        return True
+    begun = [trial for trial in trials if trial.state in ("running", "waiting", "paused")]
+    owed = sum(spec.max_epochs - len(trial.scores) for trial in begun if trial.verdict is not Verdict.STOP)
+    charged = sum(trial.charged for trial in trials)
+    return not begun or charged + owed + spec.max_epochs <= spec.budget_epochs
 
 
 def saturated(spec: StudySpec, trials: Sequence[Trial]) -> str:

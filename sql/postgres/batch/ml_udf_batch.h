@@ -49,6 +49,9 @@ extern bool batch_overlap;
 /* What the twin that runs just now is asked to do */
 extern __attribute__((visibility("default"))) int ml_udf_batch_asked;
 
+/* Inputs that the twin that runs just now had an answer for, as it says */
+extern __attribute__((visibility("default"))) uint64 ml_udf_batch_cached;
+
 /*
  * What a layer computes, as stored in its CustomScan.  Expressions refer to
  * the child's columns by OUTER_VAR.

@@ -75,6 +75,16 @@ def test_the_longest_trial_cools_within_its_longest() -> None:
     assert (assigned(master).cool_from, assigned(master).epochs) == (22, 5)
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_trials_of_a_study_leave_each_other_the_epochs_that_they_need_to_come_to_their_end(
+    workers: int,
+) -> None:
+    master = Master(cooling("study", budget_epochs=60, patience=99), InMemoryStorage())
+    run(master, workers)
+    trained = sorted((len(trial.scores), trial.cool_from) for trial in master.trials())
+    assert trained == [(6, None), (27, 22), (27, 22)], "three at a time would end after twenty, none cooled"
+
+
 def test_branches_rungs_compare_trials_whose_rate_has_not_fallen() -> None:
     master = Master(cooling("branch", budget_epochs=400, cold_share=1.0), InMemoryStorage())
     run(master)

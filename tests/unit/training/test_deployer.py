@@ -146,7 +146,15 @@ class Publisher:
         self.models[model.key] = model
         return model
 
-    async def deploy(self, name: str, body: dict[str, Any], fit: Fit | None = None, view: Any = None) -> Any:
+    async def deploy(
+        self,
+        name: str,
+        body: dict[str, Any],
+        fit: Fit | None = None,
+        view: Any = None,
+        rows_for: Any = None,
+        found: Any = None,
+    ) -> Any:
         versions = self.functions.setdefault(name, [])
         members = [self.models[key] for key in body["models"]]
         versions.append(
@@ -155,6 +163,7 @@ class Publisher:
                 version=len(versions) + 1,
                 members=members,
                 classes=CLASSES,
+                cascade=None,
                 combine=body["combine"],
                 fit=fit,
                 thresholds=body.get("thresholds", {}),

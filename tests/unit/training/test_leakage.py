@@ -13,6 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from server.access.caller import Caller, implied
+from server.access.permissions import Thing
+from server.access.things import Things
+from server.access.view import View
 from server.catalog.jobs import Job
 from server.errors import BadOption, UnknownFunction
 from server.store.database import migrate, open_database
@@ -109,6 +113,56 @@ def test_a_model_whose_ancestor_has_seen_our_test_rows_is_not_begun_from(tmp_pat
     assert not Training._has_seen(training, second, "temporal_cnn", judged), "it began from nothing"
 
 
+def test_nothing_is_begun_from_a_job_that_whoever_asks_does_not_see(tmp_path: Path):
+    """Public checkpoints are public among those who see the job, by its dataset or as its owner."""
+    (tmp_path / "datasets").mkdir()
+    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    migrate(engine)
+    repository = TrainingRepository(engine)
+    things = Things()
+    for name, owner, visibility in (
+        ("ours", "ben", "private"),
+        ("hers", "ann", "private"),
+        ("everybodys", "ann", "public"),
+    ):
+        snapshot(tmp_path / "datasets" / name, {name: "train"})
+        repository.add_snapshot(name, {"name": name}, {"id": name, "file": name})
+        things.keep(Thing("dataset", name, owner, visibility))  # type: ignore[arg-type]  # a visibility
+    shared: dict[str, Any] = {"task": TEXTS, "visibility": "public"}
+    public = repository.add_job("everybodys", "everybodys", shared, "ann")
+    hers = repository.add_job("hers", "hers", shared, "ann")
+    for job in (public, hers):
+        repository.set_job(job.id, "done")
+
+    def begun_from(token: str) -> Any:
+        spec = JobSpec("ours", task=TEXTS, models=("fasttext",))
+        view = View(Caller(token, scopes=implied(["train"])), things)
+        return asyncio.run(
+            Training._pretrained(training_over(tmp_path, repository), spec, repository.snapshot("ours"), view)
+        )
+
+    assert begun_from("ben")["fasttext"]["job"] == public.id, "and not the newer one"
+    assert begun_from("ann")["fasttext"]["job"] == hers.id
+    things.keep(Thing("dataset", "everybodys", "ann", "private"))
+    with pytest.raises(BadOption, match="no public job on another dataset"):
+        begun_from("ben")
+
+
+def training_over(folder: Path, repository: TrainingRepository) -> Training:
+    """What looks for checkpoints, over a registry; each job has one of fasttext."""
+
+    async def looked_at(job: Job) -> Any:
+        async def progress() -> Any:
+            return {"fasttext": SimpleNamespace(best_checkpoint=f"of {job.id}")}
+
+        return SimpleNamespace(progress=progress)
+
+    parts = SimpleNamespace(_folder=folder, _repository=repository, _looked_at=looked_at)
+    training = cast("Training", parts)
+    parts._has_seen = functools.partial(Training._has_seen, training)
+    return training
+
+
 def test_the_newest_job_whose_model_has_seen_none_of_our_test_rows_is_begun_from(tmp_path: Path):
     (tmp_path / "datasets").mkdir()
     engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
@@ -126,15 +180,7 @@ def test_the_newest_job_whose_model_has_seen_none_of_our_test_rows_is_begun_from
     taught = repository.add_job("taught", "taught", shared)
 
     def begun_from() -> Any:
-        async def looked_at(job: Job) -> Any:
-            async def progress() -> Any:
-                return {"fasttext": SimpleNamespace(best_checkpoint=f"of {job.id}")}
-
-            return SimpleNamespace(progress=progress)
-
-        parts = SimpleNamespace(_folder=tmp_path, _repository=repository, _looked_at=looked_at)
-        training = cast("Training", parts)
-        parts._has_seen = functools.partial(Training._has_seen, training)
+        training = training_over(tmp_path, repository)
         return asyncio.run(Training._pretrained(training, spec, repository.snapshot("ours")))
 
     repository.set_job(taught.id, "done")

@@ -12,6 +12,14 @@ from typing import Any, cast
 
 import pytest
 
+from server.access.audit_entry import AuditEntry
+from server.access.caller import Grants, Kind, implied
+from server.access.owners import view_of_owner
+from server.access.permissions import Thing
+from server.access.things import Things
+from server.access.token import Token
+from server.access.tokens import Tokens
+from server.access.view import View
 from server.catalog.retraining import Retraining
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.database import migrate, open_database
@@ -37,6 +45,11 @@ class House:
     started: list[dict[str, Any]] = field(default_factory=list)
     refreshed: list[Any] = field(default_factory=list)
     deployed: list[dict[str, Any]] = field(default_factory=list)
+    audited: list[AuditEntry] = field(default_factory=list)
+    views: list[View] = field(
+        default_factory=list
+    )  # in whose name rows were read, jobs begun, models deployed
+    owners: dict[str, Token] = field(default_factory=dict)  # of the function and the dataset
 
     def __post_init__(self) -> None:
         engine = open_database(f"sqlite:///{self.folder / 'registry.db'}")
@@ -64,7 +77,8 @@ class House:
         it = cast(Any, self)
         began: set[int] = set()
 
-        async def start(form: dict[str, Any], view: Any) -> Any:
+        async def start(form: dict[str, Any], view: View) -> Any:
+            self.views.append(view)
             job = await self.start(form)
             began.add(job.id)
             return job
@@ -79,13 +93,27 @@ class House:
             it,
             now=lambda: self.now,
             owner=owner,
+            view_of_owner=self.view_of_owner,
+            audit=cast(Any, SimpleNamespace(keep=self.keep)),
         )
+
+    async def keep(self, entry: AuditEntry) -> bool:
+        self.audited.append(entry)
+        return True
+
+    def view_of_owner(self, kind: Kind, name: str) -> View:
+        things = Things()
+        for kept, token in self.owners.items():
+            things.keep(Thing("dataset" if kept == "churn" else "function", kept, token.name))
+        tokens = Tokens(token for token in self.owners.values() if token.expires_s is None)
+        return view_of_owner(tokens, things, kind, name)
 
     async def newest(self, dataset: str) -> Any:
         return self.jobs.snapshot(dataset)
 
-    async def refresh(self, dataset: str, roles: Any, caller: str) -> Any:
+    async def refresh(self, dataset: str, roles: Any, caller: str, view: Any) -> Any:
         self.refreshed.append(roles)
+        self.views.append(view)
         return self.jobs.snapshot(dataset)
 
     async def start(self, form: dict[str, Any]) -> Any:
@@ -97,6 +125,7 @@ class House:
 
     async def deploy(self, run: Any, function: str, *, view: Any, **options: Any) -> Any:
         self.deployed.append({"function": function, **options})
+        self.views.append(view)
         return SimpleNamespace(
             promoted=self.promoted, version=4 if self.promoted else 3, p_value=0.01, looks=2
         )
@@ -215,7 +244,7 @@ async def test_what_a_dead_server_was_at_is_taken_over_within_a_minute(house: Ho
     await one.ask("udf_churn", None, None, None)
     refresh = house.refresh
 
-    async def killed(dataset: str, roles: Any, caller: str) -> Any:
+    async def killed(dataset: str, roles: Any, caller: str, view: Any) -> Any:
         raise asyncio.CancelledError
 
     house.refresh = killed  # type: ignore[method-assign]
@@ -256,11 +285,11 @@ async def test_who_wakes_after_its_lease_was_taken_deploys_and_notes_nothing(hou
     await one.ask("udf_churn", None, None, None)
     refresh = house.refresh
 
-    async def slow(dataset: str, roles: Any, caller: str) -> Any:
+    async def slow(dataset: str, roles: Any, caller: str, view: Any) -> Any:
         house.refresh = refresh  # type: ignore[method-assign]
         house.now += timedelta(seconds=31)
         await other.step()
-        return await refresh(dataset, roles, caller)
+        return await refresh(dataset, roles, caller, view)
 
     house.refresh = slow  # type: ignore[method-assign]
     await one.step()
@@ -315,10 +344,10 @@ async def test_orders_given_while_a_query_runs_are_taken_at_once_and_stand(house
     await house.retrainings.ask("udf_churn", "1 day", None, None)
     refresh, ordered = house.refresh, START + timedelta(minutes=5)
 
-    async def slow(dataset: str, roles: Any, caller: str) -> Any:
+    async def slow(dataset: str, roles: Any, caller: str, view: Any) -> Any:
         house.now = ordered
         await asyncio.wait_for(house.retrainings.ask("udf_churn", "6 hours", "2 minutes", None), 5)
-        return await refresh(dataset, roles, caller)
+        return await refresh(dataset, roles, caller, view)
 
     house.refresh = slow  # type: ignore[method-assign]
     await house.retrainings.step()
@@ -333,9 +362,9 @@ async def test_what_is_forgotten_while_its_query_runs_stays_forgotten(house: Hou
     await house.retrainings.ask("udf_churn", "1 day", None, None)
     refresh = house.refresh
 
-    async def slow(dataset: str, roles: Any, caller: str) -> Any:
+    async def slow(dataset: str, roles: Any, caller: str, view: Any) -> Any:
         await asyncio.wait_for(house.retrainings.forget("udf_churn"), 5)
-        return await refresh(dataset, roles, caller)
+        return await refresh(dataset, roles, caller, view)
 
     house.refresh = slow  # type: ignore[method-assign]
     await house.retrainings.step()
@@ -349,7 +378,7 @@ async def test_what_a_database_says_of_a_query_is_not_told_to_all_who_may_read_o
     house.rows("s2")
     await house.retrainings.ask("udf_churn", "1 day", None, None)
 
-    async def refused(dataset: str, roles: Any, caller: str) -> Any:
+    async def refused(dataset: str, roles: Any, caller: str, view: Any) -> Any:
         raise BadOption("the database refused the query: invalid input for type integer: 'secret'")
 
     house.refresh = refused  # type: ignore[method-assign]
@@ -357,6 +386,56 @@ async def test_what_a_database_says_of_a_query_is_not_told_to_all_who_may_read_o
     assert "the query of dataset churn failed" in house.told.outcome
     assert "secret" not in house.told.outcome
     assert house.told.next_at == START + timedelta(days=1)
+
+
+@on_a_loop
+async def test_what_the_server_does_by_itself_stands_in_the_audit_trail_with_its_cause(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    await house.retrainings.step()
+    house.jobs.set_job(2, "done")
+    await house.retrainings.step()
+    assert [(each.token, each.action, each.what, each.outcome) for each in house.audited] == [
+        ("server", "refresh dataset", "churn: trains udf_churn again", "done"),
+        ("server", "train", "churn job 2: trains udf_churn again", "done"),
+        (
+            "server",
+            "deploy function",
+            "udf_churn version 4: job 2, which trained it again, is better (p = 0.01 at look 2)",
+            "done",
+        ),
+    ]
+
+
+@on_a_loop
+async def test_it_acts_in_the_names_of_whose_things_they_are_and_reaches_no_more_than_they(
+    house: House,
+) -> None:
+    grants = Grants(media_roots=("/photos/red",), sources=("warehouse",))
+    house.owners = {
+        "churn": Token("red", "1", implied(["train"]), grants),
+        "udf_churn": Token("blue", "2", implied(["train", "deploy"])),
+    }
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    await house.retrainings.step()
+    house.jobs.set_job(2, "done")
+    await house.retrainings.step()
+    assert [view.caller.token for view in house.views] == ["red", "blue", "blue"]
+    assert house.views[0].media_roots == ("/photos/red",)
+    assert not any(view.is_admin for view in house.views)
+
+
+@on_a_loop
+async def test_it_acts_in_the_name_of_no_token_that_counts_no_more(house: House) -> None:
+    house.owners = {"udf_churn": Token("gone", "2", implied(["deploy"]), expires_s=1.0)}
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    await house.retrainings.step()
+    assert house.started == []
+    assert house.told.outcome.startswith("not trained: the token gone, whose the function udf_churn is,")
 
 
 @on_a_loop
@@ -368,7 +447,7 @@ async def test_what_is_overloaded_is_tried_again_and_a_model_without_files_costs
     await house.retrainings.ask("udf_churn", None, None, None)
     refresh = house.refresh
 
-    async def full(dataset: str, roles: Any, caller: str) -> Any:
+    async def full(dataset: str, roles: Any, caller: str, view: Any) -> Any:
         raise Overloaded("too many queries", 1.0)
 
     house.refresh = full  # type: ignore[method-assign]

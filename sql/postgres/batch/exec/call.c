@@ -108,6 +108,7 @@ batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 	PG_TRY();
 	{
 		ml_udf_batch_asked = asked;
+		ml_udf_batch_cached = 0;
 		result = FunctionCallInvoke(fcinfo);
 	}
 	PG_FINALLY();
@@ -116,6 +117,7 @@ batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 	}
 	PG_END_TRY();
 	pgstat_end_function_usage(&usage, true);
+	batch_count_cached(state, call);
 
 	if (asked != BATCH_ASK_NOW && fcinfo->isnull)
 		return false;

@@ -65,6 +65,7 @@ typedef struct BatchCounts
 	uint64		batches;
 	uint64		rows;			/* rows gathered for them */
 	uint64		sent;			/* distinct inputs given to the twin */
+	uint64		cached;			/* of these, answered before, as the twin says */
 	uint64		min_sent;
 	uint64		max_sent;
 	double		total_ms;
@@ -222,6 +223,7 @@ extern bool batch_can_hold_error(BatchState *state, int flag);
 
 /* instrument.c */
 extern void batch_count_rows(BatchState *state, int rows);
+extern void batch_count_cached(BatchState *state, CallState *call);
 extern void batch_count_call(BatchState *state, CallState *call, int sent,
 							 double ms);
 extern BatchCounts batch_total(BatchState *state, int call);

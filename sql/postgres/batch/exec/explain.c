@@ -36,6 +36,12 @@ explain_counts_text(const BatchCounts *counts, ExplainState *es)
 	ExplainPropertyText("Inputs", line, es);
 	if (counts->batches == 0)
 		return;
+	if (counts->cached > 0)
+	{
+		snprintf(line, sizeof(line), UINT64_FORMAT " of " UINT64_FORMAT
+				 " inputs answered before", counts->cached, counts->sent);
+		ExplainPropertyText("Cached", line, es);
+	}
 	snprintf(line, sizeof(line), "avg=%.1f min=" UINT64_FORMAT " max=" UINT64_FORMAT,
 			 counts->sent / batches, counts->min_sent, counts->max_sent);
 	ExplainPropertyText("Batch Size", line, es);
@@ -55,6 +61,7 @@ explain_counts(const BatchCounts *counts, ExplainState *es)
 	ExplainPropertyUInteger("Batches", NULL, counts->batches, es);
 	ExplainPropertyUInteger("Rows", NULL, counts->rows, es);
 	ExplainPropertyUInteger("Inputs Sent", NULL, counts->sent, es);
+	ExplainPropertyUInteger("Inputs Cached", NULL, counts->cached, es);
 	ExplainPropertyFloat("Average Batch Size", NULL, counts->sent / batches, 1, es);
 	ExplainPropertyUInteger("Minimum Batch Size", NULL, counts->min_sent, es);
 	ExplainPropertyUInteger("Maximum Batch Size", NULL, counts->max_sent, es);

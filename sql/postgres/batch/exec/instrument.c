@@ -13,6 +13,12 @@
 
 #include "access/parallel.h"
 
+/*
+ * A twin adds to it the inputs that it need not compute, for instance since its
+ * server has kept their answers.
+ */
+uint64		ml_udf_batch_cached = 0;
+
 /* Our own place */
 static BatchCounts *
 own_counts(BatchState *state, CallState *call)
@@ -48,10 +54,19 @@ batch_count_call(BatchState *state, CallState *call, int sent, double ms)
 	counts->max_ms = Max(counts->max_ms, ms);
 }
 
+/* What the twin has said of the inputs that it was given just now */
+void
+batch_count_cached(BatchState *state, CallState *call)
+{
+	own_counts(state, call)->cached += ml_udf_batch_cached;
+	ml_udf_batch_cached = 0;
+}
+
 static void
 add_counts(BatchCounts *total, const BatchCounts *more)
 {
 	total->rows += more->rows;
+	total->cached += more->cached;
 	if (more->batches == 0)
 		return;
 	total->min_sent = total->batches == 0 ? more->min_sent :

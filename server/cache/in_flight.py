@@ -1,0 +1,68 @@
+"""Rows that are being computed, and who else waits for the same ones: each is computed once.
+
+Who asks first for a key leads its *flight*; who asks for it meanwhile waits. When the leader has its answer,
+or will never have one, whoever waits is handed back, to be answered or to ask anew. A row with a goal does
+not wait for one without: that may take as long as there is other work. It computes its own, and whoever
+comes after it waits for that one. Pure; knows neither calls nor answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+__all__ = ["Flight", "InFlight"]
+
+Who = TypeVar("Who")
+
+
+@dataclass(slots=True, eq=False)
+class Flight(Generic[Who]):
+    """Rows that one call has under way, by their keys. is_urgent: whether they have a goal. waiting: by key,
+    who waits, and for which of his rows.
+    """
+
+    keys: Sequence[bytes | None]
+    is_urgent: bool
+    waiting: dict[bytes, list[tuple[Who, int]]] = field(default_factory=dict)
+
+
+class InFlight(Generic[Who]):
+    """All flights, by key."""
+
+    def __init__(self) -> None:
+        self._flights: dict[bytes, Flight[Who]] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def has_any(self, keys: Sequence[bytes | None]) -> bool:
+        """Whether any of these is under way."""
+        return not self._flights.keys().isdisjoint(keys)
+
+    def wait(self, key: bytes, who: Who, row: int, *, is_urgent: bool) -> bool:
+        """Wait for a key that somebody computes; False where nobody does whom this row can wait for."""
+        flight = self._flights.get(key)
+        if flight is None or (is_urgent and not flight.is_urgent):
+            return False
+        flight.waiting.setdefault(key, []).append((who, row))
+        return True
+
+    def lead(self, keys: Sequence[bytes | None], *, is_urgent: bool) -> Flight[Who]:
+        """Compute these; whoever asks for one from now on may wait. None is nobody's. `land` it once."""
+        flight = Flight[Who](keys, is_urgent)
+        flights = self._flights
+        for key in keys:
+            if key is not None:
+                flights[key] = flight
+        return flight
+
+    def land(self, flight: Flight[Who]) -> dict[bytes, list[tuple[Who, int]]]:
+        """They are over, one way or another: by key, who waits, in the order of coming."""
+        flights = self._flights
+        for key in flight.keys:
+            if key is not None and flights.get(key) is flight:
+                del flights[key]
+        waiting, flight.waiting, flight.keys = flight.waiting, {}, ()
+        return waiting

@@ -1,0 +1,1 @@
+"""Eviction rules, one a file; their contract is `server.cache.rule`."""

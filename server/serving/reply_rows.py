@@ -1,0 +1,163 @@
+"""A call's answers row by row: taken out of replies, put together from replies and from what is kept.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from gpu_worker.wire.protocol import Answer, Column
+from server.cache.entry import Cell, ColumnKind, KeptAnswer, cells_of, column_of, kind_of
+from server.catalog.functions import Function
+from server.serving.answers import part_of
+from server.serving.calls import Reply
+
+__all__ = ["GatheredRows", "ReplyRows", "kept_reply"]
+
+
+def kept_reply(function: Function, found: Sequence[KeptAnswer]) -> Reply | None:
+    """The reply to rows all of which were kept; None unless they were answered alike. As `GatheredRows` puts
+    it together row by row, at a fifth of the time.
+    """
+    source = found[0].source
+    if any(kept.source is not source or kept.told is not None for kept in found):
+        return None
+    each = zip(*[kept.cells for kept in found], strict=True)
+    columns = {kind.name: column_of(kind, cells) for kind, cells in zip(source.kinds, each, strict=True)}
+    by = [(0, len(found), source.answered_by)]
+    return Reply(function, len(found), columns, {}, by, set(), cached=len(found))
+
+
+class ReplyRows:
+    """The rows of a reply, of which these columns are wanted."""
+
+    def __init__(self, reply: Reply, names: Sequence[str]) -> None:
+        self.reply = reply
+        self._names = names
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether it has all the columns, of all rows."""
+        columns, rows = self.reply.columns, self.reply.rows
+        return all(name in columns and columns[name].rows == rows for name in self._names)
+
+    @cached_property
+    def kinds(self) -> tuple[ColumnKind, ...]:
+        """Those of the columns that it has."""
+        columns = self.reply.columns
+        return tuple(kind_of(columns[name]) for name in self._names if name in columns)
+
+    @cached_property
+    def cells(self) -> list[Sequence[Cell]]:
+        """Of each column that it has, its rows."""
+        columns = self.reply.columns
+        return [cells_of(columns[name]) for name in self._names if name in columns]
+
+    @cached_property
+    def answered_by(self) -> list[str]:
+        """By row, the members; "" where nobody answered."""
+        found = [""] * self.reply.rows
+        for first, end, members in self.reply.answered_by:
+            found[first:end] = [members] * (end - first)
+        return found
+
+    def told(self, row: int) -> Answer | None:
+        """What each member said of a row; None where not all said it, or nobody wanted to know."""
+        told = self.reply.told
+        if not told:
+            return None
+        at = bisect_right(self._told_from, row) - 1
+        if at < 0:
+            return None
+        first, answer = told[self._told_order[at]]
+        rows = answer.members[0].columns[0].rows
+        return part_of(answer, row - first, 1) if row < first + rows else None
+
+    @cached_property
+    def _told_order(self) -> list[int]:
+        return sorted(range(len(self.reply.told)), key=lambda place: self.reply.told[place][0])
+
+    @cached_property
+    def _told_from(self) -> list[int]:
+        return [self.reply.told[place][0] for place in self._told_order]
+
+
+class GatheredRows:
+    """The answers to so many rows of a function as they come, one by one or many together."""
+
+    def __init__(self, function: Function, rows: int) -> None:
+        self.missing = rows
+        self._function = function
+        self._rows = rows
+        self._cells: dict[ColumnKind, list[Cell | None]] = {}
+        self._answered_by = [""] * rows
+        self._reply = Reply(function, rows, {}, {}, [], set())
+        self._told: list[tuple[int, Answer]] = []
+
+    def take_kept(self, found: Mapping[int, KeptAnswer]) -> None:
+        """What was kept for these rows."""
+        self.missing -= len(found)
+        self._reply.cached += len(found)
+        answered_by, told = self._answered_by, self._told
+        kinds: tuple[ColumnKind, ...] = ()
+        lists: list[list[Cell | None]] = []
+        for row, kept in found.items():
+            if kept.source.kinds is not kinds:
+                kinds = kept.source.kinds
+                lists = self._lists(kinds)
+            for cells, cell in zip(lists, kept.cells, strict=True):
+                cells[row] = cell
+            answered_by[row] = kept.source.answered_by
+            if kept.told is not None:
+                told.append((row, kept.told))
+
+    def take(self, rows: Iterable[tuple[int, int]], of: ReplyRows) -> None:
+        """What a reply says: (row, row of the reply). Members are those of the row's own error too."""
+        reply, answered_by, their = of.reply, self._answered_by, of.answered_by
+        lists = list(zip(self._lists(of.kinds), of.cells, strict=True))
+        for row, at in rows:
+            self.missing -= 1
+            for cells, theirs in lists:
+                cells[row] = theirs[at]
+            answered_by[row] = their[at]
+            error = reply.errors.get(at)
+            if error is not None:
+                self._reply.errors[row] = replace(error, index=row)
+            elif at in reply.defaulted:
+                self._reply.defaulted.add(row)
+            if (told := of.told(at)) is not None:
+                self._told.append((row, told))
+
+    def reply(self) -> Reply:
+        """All of it, once nothing is missing."""
+        reply = self._reply
+        for kind, cells in self._cells.items():
+            reply.columns[kind.name] = _column(kind, cells)
+        first = 0
+        for row in range(1, self._rows + 1):
+            if row == self._rows or self._answered_by[row] != self._answered_by[first]:
+                if self._answered_by[first]:
+                    reply.answered_by.append((first, row, self._answered_by[first]))
+                first = row
+        self._told.sort(key=lambda each: each[0])
+        reply.told = self._told
+        return reply
+
+    def _lists(self, kinds: Sequence[ColumnKind]) -> list[list[Cell | None]]:
+        for kind in kinds:
+            if kind not in self._cells:
+                self._cells[kind] = [None] * self._rows
+        return [self._cells[kind] for kind in kinds]
+
+
+def _column(kind: ColumnKind, cells: list[Cell | None]) -> Column:
+    """A row without a cell has an error, and its cell means nothing."""
+    if None in cells:
+        width = Column(kind.name, kind.datatype, kind.shape, b"").row_bytes
+        nothing: Cell = bytes(width) if width else ""
+        return column_of(kind, [nothing if cell is None else cell for cell in cells])
+    return column_of(kind, cells)  # type: ignore[arg-type]  # none is None

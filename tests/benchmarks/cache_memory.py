@@ -1,0 +1,111 @@
+"""`make bench-cache-memory`: what a store of answers takes while millions of inputs are asked for once each.
+
+A process of its own for each rule: what its resident memory grows by, beside the bytes that the store counts;
+the peak, which an eviction rule's own memory and the allocator's holes are part of; what keeping an answer
+costs; and the longest that one took, since Python's collector looks at whole generations of objects at once.
+Both times are the thread's own: others on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from hashlib import blake2b
+from typing import Any
+
+from rich.table import Table
+
+from server.cache.counts import CacheCounts
+from server.cache.entry import ColumnKind, KeptAnswer, Source
+from server.cache.rules.by_name import RULES
+from server.cache.store import AnswerStore
+from tests.benchmarks.figures import give_way, wide
+from tests.benchmarks.report import write_json
+from tests.benchmarks.resident_memory import resident_bytes
+
+_MIB = 1 << 20
+_LOOKS = 100  # at the resident memory
+_KINDS = (ColumnKind("label", "BYTES", ()), ColumnKind("confidence", "FP32", ()))
+
+
+def main() -> None:
+    flags = _parser().parse_args()
+    if flags.rule:
+        print(json.dumps(measured(flags.rule, flags.inputs, flags.mib * _MIB)))
+        return
+    give_way()
+    found = []
+    columns = (
+        "rule",
+        "bound",
+        "kept",
+        "counted",
+        "resident, at the end",
+        "most",
+        "µs an input",
+        "longest, ms",
+    )
+    table = Table(*columns, title=f"{flags.inputs:,} distinct inputs, a label and a confidence each; MiB")
+    for name in flags.rules:
+        command = [sys.executable, "-m", "tests.benchmarks.cache_memory", f"--rule={name}"]
+        command += [f"--inputs={flags.inputs}", f"--mib={flags.mib}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        one = json.loads(done.stdout)
+        found.append(one)
+        mib = [f"{one[each] / _MIB:.1f}" for each in ("counted_bytes", "resident_bytes", "most_bytes")]
+        table.add_row(
+            name, str(flags.mib), f"{one['kept']:,}", *mib, f"{one['us']:.2f}", f"{one['longest_ms']:.1f}"
+        )
+    wide.print(table)
+    write_json("cache-memory", {"inputs": flags.inputs, "mib": flags.mib, "found": found})
+
+
+def measured(rule: str, inputs: int, capacity: int) -> dict[str, Any]:
+    """In this process, which should have done nothing else."""
+    counts = CacheCounts()
+    source = Source(_KINDS, "net", counts)
+    gc.collect()
+    before = most = resident_bytes(os.getpid())
+    store = AnswerStore(capacity, RULES[rule](capacity))
+    longest_s, began_s = 0.0, time.thread_time()
+    last_s = began_s
+    for number in range(inputs):
+        key = blake2b(b"%d" % number, digest_size=16).digest()
+        # As a reply has them: of each row objects of its own.
+        cells = f"class {number % 1000}", number.to_bytes(4, "little")
+        store.keep(KeptAnswer(key, cells, source, None))
+        now_s = time.thread_time()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+        if number % (inputs // _LOOKS) == 0:
+            most = max(most, resident_bytes(os.getpid()))
+            last_s = time.thread_time()
+    took_s = time.thread_time() - began_s
+    after = resident_bytes(os.getpid())
+    return {
+        "rule": rule,
+        "kept": len(store),
+        "capacity_bytes": capacity,
+        "counted_bytes": store.nbytes,
+        "resident_bytes": after - before,
+        "most_bytes": max(most, after) - before,
+        "us": 1e6 * took_s / inputs,
+        "longest_ms": 1e3 * longest_s,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=10_000_000)
+    parser.add_argument("--mib", type=int, default=256, help="the store's bound")
+    parser.add_argument("--rules", nargs="+", default=["sieve", "s3-fifo"], choices=list(RULES))
+    parser.add_argument("--rule", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    main()
