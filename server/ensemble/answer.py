@@ -16,6 +16,7 @@ from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.ensemble.combine import OwnRule, Vote, combine, combine_by, needs_of
 from server.ensemble.evidence import subset_of
 from server.ensemble.fit import Fit
+from server.ensemble.proxy_rule import ProxyRule
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 from server.record import record
 
@@ -56,6 +57,7 @@ class AnswerRule:
     fit: what was fitted of the members, for the rules that use it · thresholds: by class, from which score on
     it is answered, where rows may have several classes or none; () where the member's own suffice
     weights: of members by name, in their mean; 1 of those that it does not name
+    proxy: of a member that may answer alone in place of all others; None where nobody does
     """
 
     function: str
@@ -68,16 +70,18 @@ class AnswerRule:
     fit: Fit | None = None
     thresholds: Sequence[float] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
+    proxy: ProxyRule | None = None
 
     def needs(self, members: int) -> tuple[str, ...]:
         """The columns that each of so many members must bring, beyond those that it answers by default."""
-        return needs_of(
+        needed = needs_of(
             self.combine,
             members,
             value=self.task.value.name,
             is_fitted=self.fit is not None,
             is_thresholded=bool(self.thresholds),
         )
+        return needed if self.proxy is None else tuple(dict.fromkeys((*needed, "scores")))
 
     def in_context(self, shifts: tuple[float, ...]) -> AnswerRule:
         """How it answers in a context; shifts: as in `Fit.in_context`. Without a fit there are no weights."""
@@ -89,7 +93,11 @@ class AnswerRule:
         Raises KeyError for a member or a column that is not known, ValueError as `combine` does.
         """
         votes = [self._vote(member) for member in told.members]
-        if by is None:
+        if self.proxy is not None:
+            votes = self.proxy.heard(votes)
+        if self.proxy is not None and [vote.member for vote in votes] == [self.proxy.name]:
+            columns = self.proxy.answer(votes[0], self.classes)
+        elif by is None:
             columns = combine(
                 self.combine,
                 votes,

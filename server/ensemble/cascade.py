@@ -3,7 +3,8 @@
 Time is what they are to save, so of what is right as often as the richest plan, but for a tenth of a point,
 they take the cheapest: members that answer together, and so read and decode a row once; a plan that a worker
 of all members follows within each batch, which does so too, and spares members; or a plan whose members are
-asked one after the other in batches of their own, wherever they are. Pure.
+asked one after the other in batches of their own, wherever they are. Where a proxy answers, they follow the
+plan of the agreement that was promised, and what is chosen is only how. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import groupby
 from server.ensemble.ask_steps import next_members, shares_asked
 from server.ensemble.costs import one_after_the_other_s
 from server.ensemble.evidence import NOTHING, EvidenceStates, members_of, subset_of
+from server.ensemble.gearing import accuracy_kept, held_to
 from server.ensemble.one_by_one import (
     GIVEN_UP,
     TOLD_APART_S,
@@ -23,6 +25,7 @@ from server.ensemble.one_by_one import (
 )
 from server.ensemble.plan import Plan
 from server.ensemble.policies.fixed import Static
+from server.ensemble.policies.proxied import Proxied
 from server.ensemble.selection import (
     TYPICAL_ROWS,
     Choice,
@@ -59,22 +62,37 @@ class Cascade:
         self.accuracy = accuracy
         self._evidence = ensemble.evidence
         self._policy, self._state = policy, state
-        self._choices: dict[tuple[int, int], Choice] = {}  # by subset and state of evidence
-        self.first = self._choice(0, NOTHING)
+        self._has_levels = isinstance(policy, Proxied)
+        # By subset, state of evidence and what is asked for.
+        self._choices: dict[tuple[int, int, float | None], Choice] = {}
+        self.first = self._choice(0, NOTHING, None)
 
-    def following(self, subset: int, sure: Sequence[float]) -> list[tuple[int, Choice]]:
+    def first_of(self, least: float | None) -> Choice | None:
+        """Whom rows are asked of first of which so much is asked for; None where that is not to be had."""
+        if self._has_levels:
+            return self._choice(0, NOTHING, self._kept(least))
+        return self.first if least is None or self.accuracy >= least else None
+
+    def following(
+        self, subset: int, sure: Sequence[float], least: float | None = None
+    ) -> list[tuple[int, Choice]]:
         """What rows need next that these members have answered: so many rows, one after the other, alike.
 
-        sure: of each row, how probable its answer is by all that is known.
+        sure: of each row, how probable its answer is by all that is known. least: what is asked for.
         """
-        each = (self._choice(subset, state) for state in self._evidence.states_each(subset, sure))
+        kept = self._kept(least)
+        each = (self._choice(subset, state, kept) for state in self._evidence.states_each(subset, sure))
         return [(len(list(rows)), choice) for choice, rows in groupby(each)]
 
-    def _choice(self, subset: int, state: int) -> Choice:
-        found = self._choices.get((subset, state))
+    def _kept(self, least: float | None) -> float | None:
+        return accuracy_kept(self._policy, least) if self._has_levels and least is not None else None
+
+    def _choice(self, subset: int, state: int, least: float | None) -> Choice:
+        found = self._choices.get((subset, state, least))
         if found is None:
-            found = self._policy.select(self._state, RowEvidence(subset, state=state))
-            self._choices[subset, state] = found
+            known = self._state if least is None else held_to(self._policy, self._state, least)
+            found = self._policy.select(known, RowEvidence(subset, state=state))
+            self._choices[subset, state, least] = found
         return found
 
 
@@ -89,19 +107,24 @@ def plan_on_worker(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float)
         return None
     if not any(ensemble.evidence.edges.values()):  # rows are not told apart by what members say of them
         return None
-    plan = plans[economical(plans)]
-    if any(len(choice.ask) > 1 for choice in plan.choices):
+    gear = policy.init()["gear"] if isinstance(policy, Proxied) else economical(plans)
+    plan = plans[gear]
+    choices = policy.one_by_one(gear) if isinstance(policy, Proxied) else plan.choices
+    if choices is None or any(len(choice.ask) > 1 for choice in choices):
         return None
-    shares = shares_asked(next_members(plan.choices), ensemble.evidence)
+    shares = shares_asked(next_members(choices), ensemble.evidence)
     taken_s = shared_s + TOLD_APART_S
     for member, share in zip(ensemble.members, shares, strict=True):
         if share > 0:  # a pass of few rows takes what it takes at the least
             least_s = member.fixed_s / TYPICAL_ROWS
             taken_s += max(0.0, member.cost_s - least_s - shared_s) * share + least_s
-    _, together_s = _together(ensemble, plan.accuracy, shared_s)
-    if taken_s >= plan.device_s or not is_worth_telling_apart(taken_s, together_s):
+    if taken_s >= plan.device_s:
         return None
-    return PlanOnWorker(plan.choices, ensemble.evidence, plan.accuracy)
+    if not isinstance(policy, Proxied):
+        _, together_s = _together(ensemble, plan.accuracy, shared_s)
+        if not is_worth_telling_apart(taken_s, together_s):
+            return None
+    return PlanOnWorker(choices, ensemble.evidence, plan.accuracy)
 
 
 def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> Cascade | None:
@@ -112,6 +135,9 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> 
     plans: Sequence[Plan] = getattr(policy, "plans", ())
     if not plans:
         return None
+    if isinstance(policy, Proxied):
+        state = policy.init()
+        return Cascade(ensemble, policy, state, plans[state["gear"]].accuracy)
     gear = economical(plans)
     subset, together_s = _together(ensemble, plans[gear].accuracy, shared_s)
     if is_worth_batches(plans[gear].device_s, together_s):

@@ -12,7 +12,9 @@ Stateless code with an explicit state of plain values (Clipper's listing 2), whi
 A policy that says `draws_lots = False` gives all rows of the same evidence the same choice, whatever their
 `draw`: it is asked once for all of them. One that does not say so is asked row by row. One that says
 `heeds_confidence = False` minds only who answered, and not how sure that is: then all rows of a subset are
-shown to it, and counted in `LoadView.waiting`, in the first of the subset's states.
+shown to it, and counted in `LoadView.waiting`, in the first of the subset's states. One that says
+`keeps_its_word = True` has promised what its answers are: no row is answered before that is enough, be it
+late.
 
 A policy is made for one `Ensemble`, which does not change. No clock, no I/O, no randomness but a row's own
 `draw`; the server and the simulator run the same one. Which rows run together on a member is not decided
@@ -46,6 +48,7 @@ __all__ = [
     "State",
     "draws_lots",
     "heeds_confidence",
+    "keeps_its_word",
     "line_through",
     "resumed",
 ]
@@ -211,6 +214,11 @@ def draws_lots(policy: SelectionPolicy) -> bool:
 def heeds_confidence(policy: SelectionPolicy) -> bool:
     """Whether what it does may depend on how sure an answer is; where it does not say, it may."""
     return bool(getattr(policy, "heeds_confidence", True))
+
+
+def keeps_its_word(policy: SelectionPolicy) -> bool:
+    """Whether no row is answered from a part of what it asks for, whatever the time."""
+    return bool(getattr(policy, "keeps_its_word", False))
 
 
 def resumed(policy: SelectionPolicy, state: State, before: SelectionPolicy) -> State:

@@ -1,0 +1,206 @@
+"""A proxy before a function, from SQL on both engines: deployed, shown, asked, refused, kept."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ml_udf.training import ARROW, TrainingCalls
+from tests.engines import DuckDb, Engine, SqlError, make_engine
+from tests.inference_server import InferenceServer, inference_server
+
+JOB_S = 400.0  # training yields to everything else that the machine does
+ROWS = 1400
+NEW = 400
+LEARNER = "tfidf_linear"  # it takes a second
+JOB = 2  # of the models of many rows
+Texts = list[tuple[str, str]]
+
+
+def opinions(count: int, seed: int) -> Texts:
+    """(text, mood): most are plain, some have a word of the other mood too."""
+    draw = random.Random(seed)
+    words = {
+        "good": ["wonderful", "lovely", "delicious", "fine", "great"],
+        "bad": ["awful", "bland", "burnt", "poor", "sad"],
+    }
+    rows = []
+    for number in range(count):
+        mood, other = ("good", "bad") if number % 2 else ("bad", "good")
+        told = [draw.choice(words[mood]) for _ in range(2)]
+        told += [draw.choice(words[other if draw.random() < 0.15 else mood])]
+        draw.shuffle(told)
+        rows.append(
+            (f"{seed}/{number}: the {draw.choice(['soup', 'rice', 'tea'])} was {' '.join(told)}", mood)
+        )
+    return rows
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """A server whose `mood_small` has learned from few rows, with a job that has learned from many."""
+    with inference_server(tmp_path_factory.mktemp("house")) as server, server.client() as client:
+        calls = TrainingCalls(client)
+        few = trained(calls, "few", opinions(ROWS, 1)[:90])
+        assert trained(calls, "moods", opinions(ROWS, 1)) == JOB
+        calls.deploy(few, "mood_small", choose=LEARNER)
+        yield server
+
+
+def trained(calls: TrainingCalls, dataset: str, rows: Texts) -> int:
+    """The job that has learned from these."""
+    batch = pa.record_batch({"t": [text for text, _ in rows], "m": [mood for _, mood in rows]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    given = {
+        "name": dataset,
+        "query": "SELECT t, m FROM d",
+        "target": "m",
+        "key": "t",
+        "task": "text-classification",
+        "validation": 0.25,
+    }
+    calls.push(given, iter([sink.getvalue().to_pybytes()]), ARROW)
+    job = calls.train({"dataset": dataset, "models": [LEARNER], "budget": "1 trials"})["id"]
+    deadline_s = time.monotonic() + JOB_S
+    while (known := calls.job(job))["state"] == "running" and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert known["state"] == "done", known["reason"]
+    return int(job)
+
+
+@pytest.fixture
+def sql(engine_name: str, house: InferenceServer, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made = make_engine(engine_name, house.url, request, [])
+    made.query("DROP TABLE IF EXISTS said")
+    made.query("CREATE TABLE said (t text)")
+    values = ", ".join(f"('{text}')" for text, _ in opinions(NEW, 2))
+    made.query(f"INSERT INTO said VALUES {values}")
+    yield made
+    made.close()
+
+
+def called(sql: Engine) -> str:
+    """The engine, in the names of its functions."""
+    return sql.name.replace("-", "_")
+
+
+def deployed(sql: Engine, function: str, options: str) -> dict[str, Any]:
+    """What the deployment said of its cascade."""
+    as_json = "to_json" if isinstance(sql, DuckDb) else "to_jsonb"
+    call = f"ml_udf.deploy('{function}', job => {JOB}, {options})"
+    ((told,),) = sql.query(f"SELECT {as_json}({call})::text")
+    found: dict[str, Any] = json.loads(told)["cascade"]
+    return found
+
+
+def answered(sql: Engine, function: str) -> dict[str, tuple[str, str]]:
+    """By text, the answer and who gave it."""
+    one = "(d).value::text, array_to_string((d).answered_by, ',')"
+    if isinstance(sql, DuckDb):
+        one = "d.value, array_to_string(d.answered_by, ',')"
+    rows = sql.query(
+        f"SELECT t, {one} FROM (SELECT t, ml_udf.detail('{function}', t) AS d FROM said) AS asked"
+    )
+    return {text: (str(value).strip('"'), who) for text, value, who in rows}
+
+
+def shown(sql: Engine, function: str) -> dict[str, Any]:
+    """What the view of functions says of its cascade."""
+    as_json = "to_json" if isinstance(sql, DuckDb) else "to_jsonb"
+    ((told,),) = sql.query(
+        f"SELECT {as_json}(selection)::text FROM ml_udf.functions WHERE name = '{function}'"
+    )
+    found: dict[str, Any] = json.loads(told)["cascade"]
+    return found
+
+
+def test_a_proxy_answers_what_it_is_sure_of_and_a_session_may_ask_for_more(
+    sql: Engine, house: InferenceServer
+) -> None:
+    function = f"mood_{called(sql)}"
+    told = deployed(sql, function, "cascade => 0.9, proxy => 'mood_small'")
+    assert told["is_used"] is True
+    assert (told["agreement"], told["proxy"]) == (0.9, f"mood_small_{LEARNER}/1")
+    assert told["low"] >= 0.9
+    first = answered(sql, function)
+    by_proxy = [text for text, (_, who) in first.items() if who == f"mood_small_{LEARNER}"]
+    assert len(first) == NEW
+    assert len(by_proxy) > NEW / 10
+    sql.set("min_agreement", "1.0")
+    full = answered(sql, function)
+    assert {who for _, who in full.values()} == {f"{function}_{LEARNER}"}
+    agrees = sum(first[text][0] == full[text][0] for text in first) / NEW
+    assert agrees >= 0.9
+    passed_on = set(first) - set(by_proxy)
+    assert all(first[text][0] == full[text][0] for text in passed_on)
+    sql.set("min_agreement", "0.95")
+    stricter = answered(sql, function)
+    assert sum(who == f"mood_small_{LEARNER}" for _, who in stricter.values()) <= len(by_proxy)
+    seen = shown(sql, function)
+    assert seen["is_used"] is True
+    assert seen["answered_rows"] >= 3 * NEW
+    assert 0 < seen["answered_share"] < 1
+    ((counted,),) = sql.query(
+        f"SELECT max(proxy_rows) FROM ml_udf.deployments WHERE function = '{function}' AND is_current"
+    )
+    assert counted >= len(by_proxy)
+
+
+def test_a_proxy_that_cannot_show_it_is_refused_with_the_numbers(sql: Engine) -> None:
+    function = f"strict_{called(sql)}"
+    told = deployed(sql, function, "cascade => 0.999, proxy => 'mood_small'")
+    assert told["is_used"] is False
+    assert told["needed"] > told["rows"] > 100
+    assert str(told["needed"]) in told["reason"]
+    assert {who for _, who in answered(sql, function).values()} == {f"{function}_{LEARNER}"}
+    assert shown(sql, function)["reason"] == told["reason"]
+
+
+def test_a_new_deployment_keeps_the_cascade_and_zero_ends_it(sql: Engine) -> None:
+    function = f"kept_{called(sql)}"
+    assert deployed(sql, function, "cascade => 0.9, proxy => 'mood_small'")["is_used"] is True
+    again = deployed(sql, function, "slo_ms => 800")
+    assert (again["agreement"], again["is_used"]) == (0.9, True)
+    assert deployed(sql, function, "cascade => 0") is None
+    sql.query(f"SELECT ml_udf.rollback('{function}')")
+    assert shown(sql, function)["is_used"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("cascade => 1.5, proxy => 'mood_small'", "between 0 and 1"),
+        ("cascade => -0.5, proxy => 'mood_small'", "between 0 and 1"),
+        ("cascade => 0.9, proxy => 'nobody'", "nobody"),
+        ("proxy => 'mood_small'", "no cascade"),
+    ],
+)
+def test_what_cannot_be_is_said(sql: Engine, options: str, said: str) -> None:
+    with pytest.raises(SqlError, match=said):
+        deployed(sql, f"wrong_{called(sql)}", options)
+
+
+def test_a_session_asks_for_a_share(sql: Engine) -> None:
+    sql.set("min_agreement", "1.5")
+    with pytest.raises(SqlError, match="min_agreement"):
+        answered(sql, "mood_small")
+
+
+def test_a_restarted_server_knows_the_cascade(house: InferenceServer) -> None:
+    with house.client() as client:
+        calls = TrainingCalls(client)
+        told = calls.deploy(JOB, "lasting", cascade=0.9, proxy="mood_small")["cascade"]
+    house.stop()
+    house.start()
+    with house.client() as client:
+        (known,) = [each for each in client.get("/v1/functions")["functions"] if each["name"] == "lasting"]
+    assert known["cascade"] == told
+    assert known["selection"]["policy"] == "cascade"
