@@ -198,11 +198,21 @@ class Canvas:
         shifted = (self.to_pixels(outline) + away) / _SHADOW_REDUCTION
         ImageDraw.Draw(mask).polygon(shifted.ravel().tolist(), fill=round(255 * strength))
         blur_px = max(0.5, softness * self.pose.pixels_per_unit / _SHADOW_REDUCTION)
-        mask = mask.filter(ImageFilter.GaussianBlur(blur_px)).resize(
-            self.image.size, Image.Resampling.BILINEAR
+        mask = mask.filter(ImageFilter.GaussianBlur(blur_px))
+        dark = mask.getbbox()
+        if dark is None:
+            return
+        # Only where it falls, and a little around: to darken the whole picture costs as much as painting it.
+        left, top, right, bottom = dark
+        left, top = max(0, left - 2), max(0, top - 2)
+        right, bottom = min(small_px, right + 2), min(small_px, bottom + 2)
+        scale = _SHADOW_REDUCTION
+        here = (left * scale, top * scale, right * scale, bottom * scale)
+        part = self.image.crop(here)
+        kept = ImageChops.invert(
+            mask.resize(part.size, Image.Resampling.BILINEAR, (left, top, right, bottom))
         )
-        kept = ImageChops.invert(mask)
-        self.image.paste(ImageChops.multiply(self.image, Image.merge("RGB", (kept, kept, kept))))
+        self.image.paste(ImageChops.multiply(part, Image.merge("RGB", (kept, kept, kept))), here)
 
     def gloss(self, x: float, y: float, size: float, z: float = 0.0, alpha: int = 120) -> None:
         """The lamp's reflection on something wet."""

@@ -97,9 +97,11 @@ def print_accuracies(console: Console, measured: Mapping[str, Measured], photos:
     console.print(table)
 
 
-def verdict(ensemble: str, measured: Mapping[str, Measured]) -> str:
+def verdict(ensemble: str, measured: Mapping[str, Measured], members: Sequence[str]) -> str:
     """Whether the ensemble is worth its members: in words, against the best of the other functions."""
     mine = measured[ensemble]
+    if len(members) == 1:
+        return f"{ensemble} is {members[0]} alone: on the photos that chose, no other made it better."
     others = {name: each for name, each in measured.items() if name != ensemble}
     best = max(others, key=lambda name: (others[name].accuracy, -others[name].photo_ms))
     gain = 100 * (mine.accuracy - others[best].accuracy)

@@ -1,6 +1,6 @@
-"""The inference server as a child process.
+"""The inference server, and the watcher of a database, as child processes.
 
-Owns the child's life: it is gone when the `with` block ends, however it ends. Knows no SQL engine.
+Owns a child's life: it is gone when the `with` block ends, however it ends. Knows no SQL engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["ServerDidNotStart", "serving"]
+__all__ = ["ServerDidNotStart", "serving", "watching"]
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
@@ -39,8 +39,22 @@ def serving(home: Path, media_root: Path, log_file: Path) -> Iterator[str]:
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", "server", "--port=0", f"--port-file={port_file}"]
     command += [f"--home={home}", f"--media-root={media_root}", f"--workers={workers}"]
+    with _running(command, log_file) as process:
+        yield f"http://127.0.0.1:{_port(process, port_file, log_file)}"
+
+
+@contextmanager
+def watching(uri: str, url: str, log_file: Path) -> Iterator[None]:
+    """Keep a PostgreSQL database's watches fresh meanwhile: `ml-udf score --watch`."""
+    command = [sys.executable, "-m", "ml_udf.cli", "score", "--watch"]
+    with _running([*command, f"--postgres={uri}", f"--endpoint={url}"], log_file):
+        yield
+
+
+@contextmanager
+def _running(command: list[str], log_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log_file.open("wb") as log:
-        # In a group of its own: Ctrl-C reaches this process alone, which then ends the server, once.
+        # In a group of its own: Ctrl-C reaches this process alone, which then ends the child, once.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -50,7 +64,7 @@ def serving(home: Path, media_root: Path, log_file: Path) -> Iterator[str]:
             preexec_fn=_end_with_parent,
         )
     try:
-        yield f"http://127.0.0.1:{_port(process, port_file, log_file)}"
+        yield process
     finally:
         process.terminate()
         try:

@@ -9,7 +9,7 @@ SELECT ml_udf.create_dataset(:dataset,
 
 -- 2. Networks learn from it, with other knobs in every trial
 SELECT ml_udf.train(:dataset, models => :models, budget => :budget,
-                    policy => 'study', max_epochs => 30, seed => 33);
+                    policy => 'study', max_epochs => 20, seed => 33);
 
 -- 3. What the job has found answers as an SQL function
 SELECT to_json(ml_udf.deploy(:function, job => :job, choose => :choose));

@@ -9,7 +9,7 @@ SELECT ml_udf.create_dataset(:dataset,
                              validation => 0.15, test => 0.1);
 
 -- 2. A detector learns from it: one trial, by the knobs that a study begins with
-SELECT ml_udf.train(:dataset, budget => :budget, policy => 'study', max_epochs => 40, max_trials => 1);
+SELECT ml_udf.train(:dataset, budget => :budget, policy => 'study', max_epochs => 30, max_trials => 1);
 
 -- 3. It answers as an SQL function: jsonb on PostgreSQL, a list of structs on DuckDB
 SELECT to_json(ml_udf.deploy(:function, job => :job, choose => :choose));

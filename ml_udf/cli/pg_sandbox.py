@@ -148,6 +148,13 @@ class Sandbox:
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def crash(self) -> None:
+        """End the cluster as a crash would (pg_ctl stop -m immediate); start it again at the same address."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(STOP_TIMEOUT_S)
+        self._launch()
+
     def stop(self) -> None:
         """End the cluster at once and remove its files. Safe to call twice."""
         process, self._process = self._process, None
@@ -185,7 +192,7 @@ class Sandbox:
             raise SetupError(f"initdb failed: {done.stderr.strip()}")
 
     def _launch(self) -> None:
-        self.port = _free_port()
+        self.port = self.port or _free_port()
         settings = {
             **_SETTINGS,
             "listen_addresses": "127.0.0.1",
@@ -195,7 +202,7 @@ class Sandbox:
         }
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         command = self.program("postgres", "-D", str(self._data), *arguments)
-        with (self.directory / "log").open("wb") as log:
+        with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

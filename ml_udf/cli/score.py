@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -16,9 +17,13 @@ from ml_udf.cli.console import (
     check_dsn,
     console,
     fail,
+    note,
 )
+from ml_udf.cli.score_every import every as again_and_again
+from ml_udf.cli.score_every import interval_of
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client
+from ml_udf.client.transport import Abort
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
 from ml_udf.scoring import ScoreProgress, ScoreRequest
@@ -26,6 +31,7 @@ from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 
 __all__ = ["score"]
 
+LANES = 2
 _RECONNECT_S = 0.5
 _DUCKDB = {"checkpoint_threshold": "256MB"}  # each writes the file's last part anew, up to 122,880 rows
 _GO_ON = "what was stored stays; run the same command again to go on"
@@ -42,9 +48,11 @@ class OnError(StrEnum):
 
 @asks_a_server
 def score(
-    table: Annotated[str, typer.Argument(help="table or view, as SQL writes it")],
-    function: Annotated[str, typer.Argument(help="function, or model, of the inference server")],
-    column: Annotated[str, typer.Argument(help="column that the function gets to see")],
+    table: Annotated[str | None, typer.Argument(help="table or view, as SQL writes it")] = None,
+    function: Annotated[
+        str | None, typer.Argument(help="function, or model, of the inference server")
+    ] = None,
+    column: Annotated[str | None, typer.Argument(help="column that the function gets to see")] = None,
     postgres: Annotated[
         str | None, typer.Option(envvar="ML_UDF_POSTGRES", help="a PostgreSQL connection string")
     ] = None,
@@ -63,22 +71,61 @@ def score(
     limit: Annotated[int | None, typer.Option(help="most rows of this run")] = None,
     batch_rows: Annotated[int, typer.Option(help="rows per commit")] = BATCH_ROWS,
     on_error: Annotated[
-        OnError, typer.Option(help="error: a faulty row ends the run; null: its error is stored")
-    ] = OnError.ERROR,
+        OnError | None,
+        typer.Option(
+            help="error: a faulty row ends the run; null: its error is stored;"
+            " default: error, with --every null"
+        ),
+    ] = None,
     rescore: Annotated[
-        str | None, typer.Option(help="why to score again: none, or some of changed,version,errors")
+        str | None,
+        typer.Option(
+            help="why to score again: none, or some of changed,version,errors; default: changed,"
+            " with --every changed,version"
+        ),
     ] = None,
     version: Annotated[str | None, typer.Option(help="of the function; default: the current one")] = None,
     patience: Annotated[
         float, typer.Option(help="seconds for which a server that does not answer is waited for")
     ] = PATIENCE_S,
+    every: Annotated[
+        str | None, typer.Option(help="go on for ever: score what is new or changed every 30s, 1m, 2h")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="keep all of a PostgreSQL database's watches fresh, until stopped")
+    ] = False,
+    foreign_server: Annotated[
+        str, typer.Option("--server", help="with --watch: the foreign server whose watches are answered")
+    ] = "ml_udf",
+    lanes: Annotated[
+        int, typer.Option(min=1, max=64, help="with --watch: batches on the way at once")
+    ] = LANES,
     *,
     server: ServerOptions,
 ) -> None:
     """Store a function's answers for all rows of a table that have none yet. Run again, it goes on.
 
     ml-udf score foodlog udf_food_name image_path --to food_name --postgres postgresql:///food
+
+    With --every, it goes on by itself:
+
+    ml-udf score foodlog udf_food_name image_path --into food_names --duckdb food.db --every 1m
+
+    With --watch: keep fresh what CALL ml_udf.score_table(…, watch => true) asked for.
+
+    ml-udf score --watch --postgres postgresql:///food
     """
+    if watch:
+        if table is not None or duckdb is not None or postgres is None:
+            fail(
+                "--watch answers all watches of a PostgreSQL database, and takes no table",
+                "ml-udf score --watch --postgres DSN; score_table(…, watch => true) makes a watch",
+            )
+        check_dsn(postgres)
+        _watch_postgres(postgres, server, foreign_server, lanes)
+        return
+    if table is None or function is None or column is None:
+        fail("what is to be scored is missing", "ml-udf score TABLE FUNCTION COLUMN --to COLUMN …")
     if (postgres is None) == (duckdb is None):
         fail("the table's database is missing", "give --postgres DSN, or --duckdb FILE")
     check_dsn(postgres or "")
@@ -93,16 +140,23 @@ def score(
             condition=where,
             row_limit=limit,
             batch_rows=batch_rows,
-            on_error=on_error.value,
-            rescore=rescore_of(rescore),
+            on_error=on_error.value if on_error else "error" if every is None else "null",
+            rescore=rescore_of(rescore or (None if every is None else "changed,version")),
             version=version,
             patience_s=patience,
         )
-        with contextlib.closing(server.client()) as client, _bar() as show:
-            if postgres is not None:
-                so_far = _on_postgres(postgres, client, request, show)
-            else:
-                so_far = _on_duckdb(duckdb, client, request, show)
+        with contextlib.closing(server.client()) as client:
+
+            def run() -> ScoreProgress:
+                with _bar() as show:
+                    if postgres is not None:
+                        return _on_postgres(postgres, client, request, show)
+                    return _on_duckdb(duckdb, client, request, show)
+
+            if every is not None:
+                again_and_again(interval_of(every), run, console.print)
+                return
+            so_far = run()
     except MlUdfError as error:
         fail(
             f"{error.message} [{error.code}]" + (f"\n  {error.detail}" if error.detail else ""),
@@ -133,6 +187,25 @@ def _on_postgres(
         )
     except psycopg.Error as error:
         fail(str(error).strip(), _GO_ON)
+
+
+def _watch_postgres(dsn: str, server: ServerOptions, foreign_server: str, lanes: int) -> None:
+    try:
+        import psycopg
+
+        from ml_udf.cli.score_watch import WatchWorker
+    except ModuleNotFoundError as exc:
+        fail(f"{exc.name} is missing", "pip install 'psycopg[binary]'")
+    stop = Abort()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with contextlib.closing(server.client()) as client:
+            WatchWorker(dsn, client, server=foreign_server, lanes=lanes, stop=stop, say=note).run()
+    except MlUdfError as error:
+        fail(f"{error.message} [{error.code}]", error.hint)
+    except psycopg.Error as error:
+        fail(str(error).strip(), "what was noted stays; run the same command again to go on")
 
 
 def _on_duckdb(

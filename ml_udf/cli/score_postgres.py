@@ -25,11 +25,11 @@ from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog, Reals
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.resolving import resolved
 
-__all__ = ["lost_connection", "score_postgres"]
+__all__ = ["KEEPALIVES", "Connection", "lost_connection", "score_postgres"]
 
 _NAME = "ml-udf score"
 # A server that vanishes without a word is found out, and the run's lock released, within about half a minute.
-_KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
 
 def score_postgres(
@@ -40,9 +40,9 @@ def score_postgres(
     on_progress: Callable[[ScoreProgress], None],
 ) -> ScoreProgress:
     """Score a table of the database `dsn`. Raises as `score`, and `psycopg.Error`."""
-    connected: dict[str, Any] = {"application_name": _NAME, **_KEEPALIVES}
+    connected: dict[str, Any] = {"application_name": _NAME, **KEEPALIVES}
     with psycopg.connect(dsn, autocommit=True, **connected) as connection:
-        sql = _Connection(connection)
+        sql = Connection(connection)
         info = client.look_up(request.function, version=request.version)
         layout = resolved(PostgresCatalog(sql), request, info)
         store = PostgresStore(sql, layout, info.version)
@@ -80,13 +80,14 @@ class _FlatRealsDumper(Dumper):
         return obj
 
 
-class _Connection:
+class Connection:
     """`ml_udf.scoring.postgres_catalog.Sql` over psycopg."""
 
     Error: type[Exception] = psycopg.Error
 
     def __init__(self, connection: psycopg.Connection) -> None:
         connection.adapters.register_dumper(_FlatReals, _FlatRealsDumper)
+        self._connection = connection
         self._cursor = psycopg.RawCursor(connection, row_factory=dict_row)
 
     def rows(self, query: str, *parameters: Parameter) -> list[dict[str, Any]]:
@@ -104,10 +105,12 @@ class _Connection:
         return Reals(_FlatReals(flat_reals(vectors)), one)
 
     def commit(self) -> None:
-        """Nothing to do: every statement has committed."""
+        """End the transaction, keeping it; with autocommit every statement was one."""
+        self._connection.commit()
 
     def rollback(self) -> None:
-        """Nothing to do: a statement that failed has changed nothing."""
+        """End the transaction, forgetting it."""
+        self._connection.rollback()
 
     def _executed(self, query: str, parameters: Sequence[Parameter]) -> psycopg.RawCursor[dict[str, Any]]:
         return self._cursor.execute(query, parameters, prepare=True)

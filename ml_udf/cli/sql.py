@@ -6,17 +6,17 @@ import csv
 import json
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import (
-    INTERRUPTED,
-    console,
-    fail,
-)
+from ml_udf.cli.console import INTERRUPTED, console, fail, note
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
+from ml_udf.cli.unknown_function import unknown_function
 from ml_udf.errors import MlUdfError
+
+if TYPE_CHECKING:
+    from ml_udf.duckdb.rewrite import Rewrite
 
 __all__ = ["sql"]
 
@@ -38,6 +38,12 @@ def sql(
     on_error: Annotated[
         str, typer.Option(help="error: a faulty row fails; null: it is NULL, counted")
     ] = "error",
+    show_rewrite: Annotated[
+        bool, typer.Option("--show-rewrite", help="print the query as it would run, and run nothing")
+    ] = False,
+    rewrite: Annotated[
+        bool, typer.Option(help="ask models only for rows that cheap conditions leave, or run it as it is")
+    ] = True,
     *,
     server: ServerOptions,
 ) -> None:
@@ -50,6 +56,7 @@ def sql(
 
         import ml_udf.duckdb
         from ml_udf.config import Options
+        from ml_udf.duckdb.cheap_first import asked
         from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'ml_udf[duckdb]'")
@@ -67,17 +74,33 @@ def sql(
     try:
         with interruptible_by_ctrl_c():
             for statement in con.extract_statements(text):
-                con.execute(statement)
+                if show_rewrite:
+                    _show(ml_udf.duckdb.rewritten(con, statement.query))
+                    continue
+                if rewrite:
+                    asked(ml_udf.duckdb.rewritten(con, statement.query), statement.query, con.execute)
+                else:
+                    con.execute(statement)
                 if con.description:
                     _print(con, form, max_rows)
+    except MlUdfError as error:
+        fail(error.message, error.hint)
     except duckdb.Error as error:
         fault = registration.last_error
-        fail(fault.report() if fault and fault.message in str(error) else str(error))
+        if fault and fault.message in str(error):
+            fail(fault.report())
+        fail(*(unknown_function(str(error), registration.functions) or (str(error),)))
     except KeyboardInterrupt:
         fail("interrupted", status=INTERRUPTED)
     finally:
         registration.flush_warnings()
         registration.close()
+
+
+def _show(told: Rewrite) -> None:
+    sys.stdout.write(told.query.strip() + "\n")
+    for each in told.left:
+        note(f"as it was: {each.condition}: {each.reason}")
 
 
 def _print(con: Any, form: Format, max_rows: int) -> None:  # noqa: ANN401  # a DuckDBPyConnection; imported late

@@ -80,6 +80,10 @@ class Backend:
             self._asked = ctypes.c_int.in_dll(server, "ml_udf_batch_asked")
         except ValueError:  # the batching module is not loaded
             self._asked = ctypes.c_int(Asked.ANSWERS)
+        try:
+            self._cached = ctypes.c_uint64.in_dll(server, "ml_udf_batch_cached")
+        except ValueError:  # not loaded, or one of before 0.7.0
+            self._cached = ctypes.c_uint64(0)
         self._armed: set[_Armed] = set()
         self.version = int(self.setting(b"server_version_num") or 0)  # 150020 for 15.20
 
@@ -135,6 +139,10 @@ class Backend:
         """What the function that was just entered is asked to do. Those that it calls in turn are not."""
         asked, self._asked.value = Asked(self._asked.value), Asked.ANSWERS
         return asked
+
+    def tell_cached(self, inputs: int) -> None:
+        """Have EXPLAIN ANALYZE show that so many inputs of the twin that runs were answered before."""
+        self._cached.value += inputs
 
     def at_abort(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever a transaction of this session is aborted. It must not query or raise.

@@ -37,8 +37,9 @@ class Asking:
             target = replace(target, sends_bytes=True)
         try:
             statement = self._statements.current(target)
-            asked, began_s = statement.stats.batches, time.monotonic()
+            asked, cached, began_s = statement.stats.batches, statement.stats.cached, time.monotonic()
             yield statement
+            self._statements.tell_cached(statement.stats.cached - cached)
             if statement.stats.batches > asked:
                 self._statements.count_wait(target, time.monotonic() - began_s)
         except MlUdfError as error:

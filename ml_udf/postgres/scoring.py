@@ -10,6 +10,7 @@ import contextlib
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ml_udf.client.statement import Binding
@@ -20,7 +21,8 @@ from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Plan, Plpy
 from ml_udf.postgres.statements import Statements, Target
-from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
+from ml_udf.postgres.watching import Watching
+from ml_udf.scoring import Asking, Layout, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.names import split_name
 from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog, Reals
@@ -36,6 +38,8 @@ _NOT_IN_A_TRANSACTION = "2D000"  # invalid_transaction_termination
 # A function by its name, or by its signature where the name alone is not enough.
 _FUNCTIONS = """
     SELECT w.record::text AS record, p.oid::pg_catalog.regprocedure::text AS signature,
+           pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, pg_catalog.oidvectortypes(p.proargtypes))
+               AS full_signature,
            pg_catalog.has_function_privilege(p.oid, 'EXECUTE') AS permitted
     FROM ml_udf._wrappers() w JOIN pg_catalog.pg_proc p ON p.oid = w.oid
     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
@@ -43,6 +47,15 @@ _FUNCTIONS = """
 _BY_SIGNATURE = _FUNCTIONS + "p.oid = pg_catalog.to_regprocedure($1)"
 _BY_PLAIN_NAME = _FUNCTIONS + "p.proname = $1 AND pg_catalog.pg_function_is_visible(p.oid)"
 _BY_FULL_NAME = _FUNCTIONS + "p.proname = $1 AND n.nspname = $2"
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """What to call; where it is an SQL function, the type of its answers, and its signature in full."""
+
+    target: Target
+    returns: str | None = None
+    signature: str | None = None
 
 
 class Scoring:
@@ -70,7 +83,8 @@ class Scoring:
                 "ml_udf.score_table commits after every batch, so it cannot run inside a transaction",
                 hint="CALL it by itself: outside BEGIN, with autocommit on, not from a function",
             ) from None
-        target, returns = self._target(sql, str(given["function"] or ""), given["server"])
+        called = self._called(sql, str(given["function"] or ""), given["server"])
+        target = called.target
         options = self._statements.options(target)
         request = _request(given, options.on_error)
         client = self._endpoints.client(target.server, needs_usage=target.needs_usage, bound=target.bound)
@@ -81,9 +95,11 @@ class Scoring:
             output_name=target.binding.output_name,
             on_wait=self._statements.check_interrupts,
         )
-        layout = resolved(PostgresCatalog(sql), request, info, returns)
+        layout = resolved(PostgresCatalog(sql), request, info, called.returns)
         store = PostgresStore(sql, layout, info.version)
         store.check_values(info)
+        if given.get("watch"):
+            return self._watched(sql, request, called, layout)
         asking = Asking(
             client,
             bound(target.binding, info, layout.input.kind),
@@ -106,10 +122,35 @@ class Scoring:
         self._warn(so_far, layout.title)
         return {"answered": so_far.answered, "failed": so_far.failed, "missed": so_far.missed}
 
-    def _target(self, sql: _Procedure, function: str, server: str | None) -> tuple[Target, str | None]:
-        """What to call, and the SQL type of its answers where it is an SQL function."""
+    def pause_watch(self, watch: int) -> None:
+        """`ml_udf.pause_watch`. Raises `PostgresError`."""
+        self._watching().pause(watch)
+
+    def resume_watch(self, watch: int) -> None:
+        """`ml_udf.resume_watch`. Raises `PostgresError`."""
+        self._watching().resume(watch)
+
+    def drop_watch(self, watch: int) -> None:
+        """`ml_udf.drop_watch`. Raises `PostgresError`."""
+        self._watching().drop(watch)
+
+    def _watching(self) -> Watching:
+        return Watching(_Procedure(self._plpy, batches=False))
+
+    def _watched(
+        self, sql: _Procedure, request: ScoreRequest, called: _Called, layout: Layout
+    ) -> dict[str, int]:
+        watch = Watching(sql).keep(request, called.target, called.signature, layout)
+        sql.commit()
+        self._plpy.notice(
+            f"watch {watch} keeps {layout.title} fresh",
+            hint="ml-udf score --watch answers what is noted; the view ml_udf.watches shows how far it is",
+        )
+        return {"answered": 0, "failed": 0, "missed": 0}
+
+    def _called(self, sql: _Procedure, function: str, server: str | None) -> _Called:
         if server is not None:
-            return Target(server, Binding(function), needs_usage=True), None
+            return _Called(Target(server, Binding(function), needs_usage=True))
         if "(" in function:
             found = sql.rows(_BY_SIGNATURE, function)
         else:
@@ -128,7 +169,7 @@ class Scoring:
         if not found[0]["permitted"]:
             raise PostgresError("42501", f"permission denied for function {found[0]['signature']}")
         record = json.loads(found[0]["record"])
-        return Target.of(record), record["returns"]
+        return _Called(Target.of(record), record["returns"], found[0]["full_signature"])
 
     @contextlib.contextmanager
     def _shown(self, sql: _Procedure, title: str) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.training import TrainingVerbs
 from ml_udf.postgres.values import Composite, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
+from ml_udf.sharing import share
 
 __all__ = ["Session"]
 
@@ -210,6 +211,21 @@ class Session:
         return self._scoring.run(given)
 
     @reported
+    def pause_watch(self, watch: int) -> None:
+        """`ml_udf.pause_watch`."""
+        self._scoring.pause_watch(watch)
+
+    @reported
+    def resume_watch(self, watch: int) -> None:
+        """`ml_udf.resume_watch`."""
+        self._scoring.resume_watch(watch)
+
+    @reported
+    def drop_watch(self, watch: int) -> None:
+        """`ml_udf.drop_watch`."""
+        self._scoring.drop_watch(watch)
+
+    @reported
     def reals(self, vector: bytes) -> list[float]:
         """The numbers of a `real[]` in PostgreSQL's binary format."""
         return reals_of(vector)
@@ -220,6 +236,23 @@ class Session:
     def train(self, verb: str, arguments: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
         """`ml_udf.create_dataset`, `train`, `deploy`, …: see `TrainingVerbs`."""
         return self._training.do(verb, arguments, server)
+
+    @reported
+    def share(self, given: Mapping[str, Any], server: str) -> str:
+        """`ml_udf.share`: see `ml_udf.sharing`."""
+        for name in ("kind", "name"):
+            if given[name] is None:
+                raise PostgresError("22004", f"{name} is NULL", hint=f"{name} => '…'")
+        told = share(
+            self._statements.client(server),
+            given["kind"],
+            given["name"],
+            visibility=given["visibility"],
+            shared_with=given["shared_with"] or (),
+            owner=given["owner"],
+            on_wait=self._statements.check_interrupts,
+        )
+        return str(told["visibility"])
 
     @reported
     def evaluation(self, verb: str, given: Mapping[str, Any], server: str) -> list[dict[str, Any]]:

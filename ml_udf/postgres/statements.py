@@ -163,6 +163,10 @@ class Statements:
         """A call for `target` has waited for the server."""
         self._of(target).waits.add(seconds)
 
+    def tell_cached(self, inputs: int) -> None:
+        """So many inputs of the call under way had been answered before: EXPLAIN ANALYZE shows it."""
+        self._backend.tell_cached(inputs)
+
     def forget(self) -> None:
         """Drop what was begun with and not answered, in all statements under way."""
         for under_way in self._open.values():

@@ -36,7 +36,8 @@ _SINCE = (
     "validation_score",
     "test_score",
 )
-_BASELINE = ("baseline", "baseline_said")
+_BASELINE = ("baseline", "baseline_said", "cascade")
+_OBJECTS = ("subsets", "held_out", "thresholds")
 
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """
@@ -127,6 +128,8 @@ class TrainingVerbs:
             slo_ms=given["slo_ms"],
             promote=given["promote"] or "always",
             task=given.get("task"),
+            cascade=given.get("cascade"),
+            proxy=given.get("proxy"),
         )
         self._definitions.create(
             FunctionDefinition(
@@ -145,4 +148,5 @@ class TrainingVerbs:
         )
         told = {**dict.fromkeys((*_SINCE, *_BASELINE)), **deployed}
         # PL/Python makes jsonb of text.
-        return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out", "thresholds")}}
+        cascade = None if told["cascade"] is None else json.dumps(told["cascade"])
+        return {**told, **{name: json.dumps(told[name]) for name in _OBJECTS}, "cascade": cascade}

@@ -70,6 +70,7 @@ class Views:
                 "batches": past.calls.batches,
                 "retries": past.calls.retries,
                 "failed_rows": past.calls.failed_rows,
+                "cached_rows": past.calls.cached,
                 "seconds": past.calls.elapsed_s,
                 "median_ms": _ms(past.waits.quantile_s(0.5)),
                 "p99_ms": _ms(past.waits.quantile_s(0.99)),

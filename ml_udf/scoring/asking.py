@@ -31,7 +31,7 @@ from ml_udf.errors import (
 )
 from ml_udf.scoring.pages import Page
 
-__all__ = ["Asking"]
+__all__ = ["PASSING", "Asking"]
 
 PASSING = (ServerUnreachable, ConnectionLost, Overloaded, DeadlineExceeded)
 FIRST_PAUSE_S = 0.2
@@ -43,13 +43,22 @@ class Asking:
     """Asks one version of a function, from several threads; equal inputs of a run are sent about once."""
 
     def __init__(
-        self, client: Client, binding: Binding, version: str, options: Options, *, patience_s: float
+        self,
+        client: Client,
+        binding: Binding,
+        version: str,
+        options: Options,
+        *,
+        patience_s: float,
+        keeps_faults: bool = True,
     ) -> None:
+        """keeps_faults: whether an input that met its own fault is not sent a second time."""
         self.version = version
         self._client = client
         self._binding = binding
         self._options = replace(options, on_error="null")
         self._patience_s = patience_s
+        self._keeps_faults = keeps_faults
         self._memo = Memo()  # by the inputs' hashes; in bytes, since an answer may be a long vector
         self._proof: tuple[str, Value] | None = None  # a row that was answered
         self.stats = CallStats()
@@ -77,7 +86,9 @@ class Asking:
         fresh: dict[Hashable, Outcome] = dict(settled.items())
         with self._idle:
             self.stats.rows += len(page)
-            self._memo.learn(fresh)
+            self._memo.learn(
+                {key: found for key, found in fresh.items() if self._keeps_faults or found.error is None}
+            )
         known.update(fresh)
         return [known[key] for key in page.hashes]
 

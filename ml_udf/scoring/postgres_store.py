@@ -7,7 +7,7 @@ search_path of the one who asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Outcome
@@ -19,7 +19,7 @@ from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.resolving import unfit
 from ml_udf.scoring.texts import array_literal, columns_of, float_width, sample_texts, text_of
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresStore", "writing"]
 
 MAX_WRITES = 5  # of one page, where another transaction is in the way
 _IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
@@ -83,7 +83,9 @@ class PostgresStore:
 
     def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another one was in the way."""
-        statement, parameters = self._writing(page, answers)
+        statement, parameters = writing(
+            self._sql, self._layout, page, answers, lambda vector: self._queries.write(vector=vector)
+        )
         for last in [False] * (MAX_WRITES - 1) + [True]:
             try:
                 stored = self._sql.change(statement, *parameters)
@@ -102,18 +104,6 @@ class PostgresStore:
     def stop_writing(self) -> None:
         """Nothing is written by another thread."""
 
-    def _writing(self, page: Page, answers: Sequence[Outcome]) -> tuple[str, Sequence[Parameter]]:
-        """The statement, and its parameters: vectors as numbers where the connection takes such."""
-        kind = self._layout.value_type
-        vectors = [answer.value for answer in answers if answer.value is not None]
-        reals = self._sql.reals(vectors) if float_width(vectors, kind) else None
-        if reals is None:
-            texts = [text_of(answer.value, kind) for answer in answers]
-            return self._queries.write(), columns_of(page, answers, texts)
-        numbers = map(str, range(len(vectors)))
-        told = [None if answer.value is None else next(numbers) for answer in answers]
-        return self._queries.write(vector=reals.one), [*columns_of(page, answers, told), reals.parameter]
-
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""
         kind = self._layout.value_type
@@ -124,3 +114,25 @@ class PostgresStore:
             if not (getattr(error, "sqlstate", None) or "").startswith(("22", "42")):
                 raise
             raise unfit(self._layout, error) from error
+
+
+def writing(
+    sql: Sql,
+    layout: Layout,
+    page: Page,
+    answers: Sequence[Outcome],
+    statement: Callable[[str | None], str],
+) -> tuple[str, Sequence[Parameter]]:
+    """The statement that stores answers, and its parameters: vectors as numbers where `sql` takes such.
+
+    statement: by the SQL of a vector, or None, as `Queries.write`
+    """
+    kind = layout.value_type
+    vectors = [answer.value for answer in answers if answer.value is not None]
+    reals = sql.reals(vectors) if float_width(vectors, kind) else None
+    if reals is None:
+        texts = [text_of(answer.value, kind) for answer in answers]
+        return statement(None), columns_of(page, answers, texts)
+    numbers = map(str, range(len(vectors)))
+    told = [None if answer.value is None else next(numbers) for answer in answers]
+    return statement(reals.one), [*columns_of(page, answers, told), reals.parameter]

@@ -16,15 +16,16 @@ from ml_udf.quoting import literal, quoted
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Key
 
-__all__ = ["Queries"]
+__all__ = ["CAST", "Queries"]
 
-_CAST = {"bytes": "", "text": "::text", "number": "::double precision", "vector": "::double precision[]"}
+CAST = {"bytes": "", "text": "::text", "number": "::double precision", "vector": "::double precision[]"}
 
 
 class Queries:
     """The queries of one run. `version` is the function's."""
 
     def __init__(self, layout: Layout, version: str) -> None:
+        self.version = version
         self._layout = layout
         self._version = literal(version)
 
@@ -38,7 +39,7 @@ class Queries:
         """`k0`, `k1`, …, `h`, `v` of the next due rows, in the order of the key; `after` is $1, $2, …"""
         layout = self._layout
         keys = [f"s.{quoted(column.name)}::text AS k{at}" for at, column in enumerate(layout.key)]
-        value = f"s.{quoted(layout.input.name)}{_CAST[layout.input.kind or 'text']} AS v"
+        value = f"s.{quoted(layout.input.name)}{CAST[layout.input.kind or 'text']} AS v"
         listed = ", ".join([*keys, f"{self._hash('s')}::text AS h", value])
         order = ", ".join(f"s.{quoted(column.name)}" for column in layout.key)
         return f"SELECT {listed} {self._due_rows(after, True)} ORDER BY {order} LIMIT {rows}"
@@ -111,8 +112,10 @@ class Queries:
         return "(" + " OR ".join(reasons or ["false"]) + ")"
 
     def _hash(self, table: str) -> str:
-        column = f"{table}.{quoted(self._layout.input.name)}"
-        return f"md5({column}{'' if self._layout.input.kind == 'bytes' else '::text'})::uuid"
+        return self._hash_of(f"{table}.{quoted(self._layout.input.name)}")
+
+    def _hash_of(self, value: str) -> str:
+        return f"md5({value}{'' if self._layout.input.kind == 'bytes' else '::text'})::uuid"
 
     def _answers(self, vector: str | None) -> str:
         names = [*(f"k{at}" for at in range(len(self._layout.key))), "h", "v", "c", "e"]

@@ -133,6 +133,8 @@ EMPTY = """
         WHERE nspname !~ '^(pg_|information_schema$|ml_udf$)' LOOP
             EXECUTE format('DROP SCHEMA %I CASCADE', found);
         END LOOP;
+        DELETE FROM ml_udf._note;
+        DELETE FROM ml_udf._watch;
     END $$;
     CREATE SCHEMA public;
     GRANT USAGE ON SCHEMA public TO PUBLIC"""

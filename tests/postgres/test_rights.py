@@ -98,7 +98,7 @@ def test_readers_may_call_every_made_function(role: Callable[..., Engine]) -> No
 @pytest.mark.security
 def test_what_datasets_tell_of_rows_is_for_those_who_may_train(role: Callable[..., Engine]) -> None:
     reader, trainer = role("ml_udf_reader"), role("ml_udf_trainer")
-    for asked in ("SELECT * FROM ml_udf.datasets", "SELECT * FROM ml_udf._server_datasets()"):
+    for asked in ("SELECT * FROM ml_udf.datasets", "SELECT * FROM ml_udf._owned_datasets()"):
         with pytest.raises(Refused):
             reader.query(asked)
         assert trainer.query(asked) == []

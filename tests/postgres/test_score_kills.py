@@ -17,7 +17,7 @@ import pytest
 
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.models import label_of as model_label_of
 from tests.postgres.fixtures import Engine
@@ -184,7 +184,7 @@ def test_a_server_that_stays_away_ends_the_call_after_the_patience(
 
 @pytest.fixture
 def real_server(tmp_path: Path) -> Iterator[InferenceServer]:
-    with inference_server(tmp_path / "home") as running:
+    with inference_server(tmp_path / "home", flags=[ANEW]) as running:
         running.deploy(hashing_model(tmp_path / "made", "slow_hash", row_delay_ms=1), "udf_slow")
         yield running
 

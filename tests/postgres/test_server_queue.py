@@ -16,7 +16,7 @@ import pytest
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
 from tests.contract.oip_wire import metric
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model, label_of
 from tests.waiting import wait_until
 
@@ -42,7 +42,7 @@ class Stopped:
 @pytest.fixture(scope="module")
 def inference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     folder = tmp_path_factory.mktemp("queue")
-    with inference_server(folder / "home", flags=["--workers=1"]) as server:
+    with inference_server(folder / "home", flags=[ANEW, "--workers=1"]) as server:
         server.deploy(hashing_model(folder, "text_hash"), FUNCTION, max_batch=MAX_BATCH)
         yield server
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.stress.callers import KINDS, MOST_ROWS, Caller, Tally
 from tests.stress.faults import Faults, Plan
@@ -46,7 +46,7 @@ def stressed(seconds: float, plan: Plan, seed: int) -> Outcome:
     """Run it all; the outcome says what is not as it should be."""
     with (
         tempfile.TemporaryDirectory(prefix="ml_udf-stress-") as folder,
-        inference_server(Path(folder) / "home", flags=_FLAGS) as server,
+        inference_server(Path(folder) / "home", flags=[ANEW, *_FLAGS]) as server,
     ):
         _deploy(server, Path(folder) / "made")
         asyncio.run(_ask(server, dict.fromkeys(_CALLERS, 1), _WARM_S, f"{seed} warm"))

@@ -30,7 +30,7 @@ import psycopg
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
 from tests.benchmarks.report import console, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.postgres.batch.stress_outcome import STOPS, Held, Outcome
 from tests.postgres.batch.stress_statements import FUNCTION, SCHEMA, Statement, random_statement
@@ -271,7 +271,7 @@ def stressed(server: PostgresServer, *, workers: int) -> Iterator[tuple[Sandbox,
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-stress-")))
         model = hashing_model(work / "made", "stress_hash", delay_ms=4, row_delay_ms=0.1)
-        inference = stack.enter_context(inference_server(work / "home", flags=[f"--workers={workers}"]))
+        inference = stack.enter_context(inference_server(work / "home", flags=[ANEW, f"--workers={workers}"]))
         inference.deploy(model, FUNCTION)
         cluster = stack.enter_context(sandbox(server, batching=True, local=False))
         cluster.database(DATABASE, url=inference.url, functions=[FUNCTION])

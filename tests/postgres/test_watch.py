@@ -1,0 +1,310 @@
+"""`score_table(…, watch => true)` and `ml-udf score --watch`: answers follow their rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.postgres.fixtures import Engine
+from tests.postgres.oip_server import OipServer, label_of
+from tests.postgres.scored import make_table, refused
+from tests.postgres.watched import (
+    FRESH_S,
+    INTO,
+    WATCH,
+    wait_until_fresh,
+    worker,
+    wrong_answers,
+    wrong_scores,
+)
+from tests.typed_server import typed_server, vector_of
+from tests.waiting import wait_until
+
+
+def test_what_is_inserted_updated_and_deleted_is_answered_beside_its_row(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    make_table(engine, 3000)
+    engine.query(WATCH + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        assert wrong_answers(engine) == []
+        assert sorted(fake_server.rows) == sorted(f"/{n}" for n in range(1, 3001))
+        fake_server.forget()
+        engine.query(
+            "INSERT INTO foodlog (id, image_path) SELECT n, '/' || n FROM generate_series(4001, 6500) n"
+        )
+        engine.query("UPDATE foodlog SET image_path = '/new' || id WHERE id <= 10")
+        engine.query("UPDATE foodlog SET age = age + 1")
+        engine.query("UPDATE foodlog SET image_path = NULL WHERE id = 11")
+        engine.query("UPDATE foodlog SET id = 9999 WHERE id = 12")
+        engine.query("DELETE FROM foodlog WHERE id BETWEEN 100 AND 200")
+        wait_until_fresh(engine)
+    assert wrong_answers(engine) == []
+    asked = [*(f"/{n}" for n in range(4001, 6501)), *(f"/new{n}" for n in range(1, 11))]
+    assert sorted(fake_server.rows) == sorted(asked)
+
+
+def test_a_table_of_answers_follows_its_rows(engine: Engine, fake_server: OipServer) -> None:
+    make_table(engine, 500)
+    engine.query(INTO + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        assert wrong_scores(engine) == []
+        engine.query("INSERT INTO foodlog (id, image_path) VALUES (1001, '/1001')")
+        engine.query("UPDATE foodlog SET image_path = '/new' || id WHERE id <= 10")
+        engine.query("UPDATE foodlog SET image_path = NULL WHERE id = 11")
+        engine.query("UPDATE foodlog SET id = 9999 WHERE id = 12")
+        engine.query("DELETE FROM foodlog WHERE id BETWEEN 100 AND 200")
+        wait_until_fresh(engine)
+        assert wrong_scores(engine) == []
+        engine.query("TRUNCATE foodlog")
+        wait_until_fresh(engine)
+    assert engine.query("SELECT * FROM scores") == []
+
+
+def test_a_new_version_answers_every_row_once_more(engine: Engine, fake_server: OipServer) -> None:
+    make_table(engine, 400)
+    engine.query(WATCH + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        fake_server.forget()
+        fake_server.version = "2"
+        wait_until(lambda: versions(engine) == [("2", 400)], FRESH_S)
+        wait_until_fresh(engine)
+    assert sorted(fake_server.rows) == sorted(f"/{n}" for n in range(1, 401))
+    assert engine.value("SELECT version FROM ml_udf.watches") == "2"
+
+
+def versions(engine: Engine) -> list[tuple[str, int]]:
+    return engine.query("SELECT food_model_version, count(*) FROM foodlog GROUP BY 1")
+
+
+def test_faults_of_rows_are_stored_beside_them_and_hold_up_no_other(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    make_table(engine, 200)
+    engine.query("UPDATE foodlog SET image_path = 'missing' || id WHERE id % 50 = 0")
+    engine.query(WATCH + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        faulty = engine.query(
+            "SELECT id, split_part(food_error, ':', 1) FROM foodlog WHERE food IS NULL ORDER BY 1"
+        )
+        assert faulty == [(n, "input_not_found") for n in (50, 100, 150, 200)]
+        engine.query("UPDATE foodlog SET image_path = '/found' WHERE id = 50")
+        wait_until_fresh(engine)
+        assert engine.query("SELECT food, food_error FROM foodlog WHERE id = 50") == [
+            (label_of("/found"), None)
+        ]
+        (shown,) = engine.query("SELECT answered, failed, retry_rows FROM ml_udf.watches")
+        assert shown[1:] == (4, 4)
+
+
+def test_a_paused_watch_notes_and_answers_when_it_is_resumed(engine: Engine, fake_server: OipServer) -> None:
+    make_table(engine, 50)
+    engine.query(WATCH + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        engine.query("SELECT ml_udf.pause_watch(id) FROM ml_udf.watches")
+        fake_server.forget()
+        engine.query("UPDATE foodlog SET image_path = '/later' || id")
+        assert engine.query("SELECT state, lag_rows FROM ml_udf.watches") == [("paused", 50)]
+        engine.query("SELECT ml_udf.resume_watch(id) FROM ml_udf.watches")
+        wait_until_fresh(engine)
+        assert wrong_answers(engine) == []
+        engine.query("SELECT ml_udf.drop_watch(id) FROM ml_udf.watches")
+    assert engine.query("SELECT 1 FROM pg_trigger WHERE tgname LIKE 'ml_udf%'") == []
+    assert engine.query("SELECT 1 FROM pg_proc WHERE proname LIKE 'ml_udf_note%'") == []
+    engine.query("UPDATE foodlog SET image_path = '/alone'")
+    assert engine.query("SELECT 1 FROM ml_udf._note") == []
+
+
+def test_a_writer_needs_no_right_but_to_the_table(engine: Engine, fake_server: OipServer) -> None:
+    engine.query("DROP ROLE IF EXISTS owner_of_food; DROP ROLE IF EXISTS writer_of_food")
+    engine.query("CREATE ROLE owner_of_food IN ROLE ml_udf_reader; CREATE ROLE writer_of_food")
+    make_table(engine, 20)
+    engine.query(
+        "GRANT CREATE ON SCHEMA public TO owner_of_food; ALTER TABLE foodlog OWNER TO owner_of_food;"
+        " ALTER TABLE audit OWNER TO owner_of_food;"
+        " GRANT SELECT, INSERT, UPDATE, DELETE ON foodlog TO writer_of_food;"
+        " GRANT INSERT ON audit TO writer_of_food"
+    )
+    engine.query("SET ROLE writer_of_food")
+    assert refused(engine, WATCH + ")")[0] == "42501"
+    engine.query("SET ROLE owner_of_food")
+    engine.query(WATCH + ")")
+    engine.query("SET ROLE writer_of_food")
+    engine.query("SET search_path = pg_temp")
+    engine.query("CREATE TEMP TABLE _note (watch int, size int, keys text[])")
+    engine.query("INSERT INTO public.foodlog (id, image_path) VALUES (100, '/100')")
+    engine.query("UPDATE public.foodlog SET image_path = '/new' WHERE id = 1")
+    assert refused(engine, "SELECT * FROM ml_udf.watches")[0] == "42501"
+    assert engine.query("SELECT * FROM ml_udf._note") == []
+    assert engine.query("SELECT * FROM ml_udf._watch") == []
+    assert refused(engine, "DELETE FROM ml_udf._note")[0] == "42501"
+    assert refused(engine, "INSERT INTO ml_udf._note (watch, size, keys) VALUES (1, 0, '{}')")[0] == "42501"
+    engine.query("RESET ROLE; SET search_path = public")
+    assert engine.query("SELECT keys FROM ml_udf._note WHERE size > 0 ORDER BY id") == [(["100"],), (["1"],)]
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+    assert wrong_answers(engine) == []
+    engine.query("DROP OWNED BY owner_of_food, writer_of_food; DROP ROLE owner_of_food, writer_of_food")
+
+
+def test_keys_of_several_quoted_columns_of_any_type_are_followed(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query(
+        """CREATE TABLE "My ""Log" ("Day's" date, "k,{" text, "Path" text, age int,
+               "PATH 2" text GENERATED ALWAYS AS ('/' || "Path") STORED, PRIMARY KEY ("Day's", "k,{"));
+           INSERT INTO "My ""Log" SELECT date '2025-01-31' + n % 9, 'a"\\,{' || n, 'p' || n, 1
+               FROM generate_series(1, 90) n"""
+    )
+    engine.query(
+        """CALL ml_udf.score_table('"My ""Log"', 'udf_food_name', '"PATH 2"', result_table => 'scores',
+               condition => 'age < 5', watch => true)"""
+    )
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        fake_server.forget()
+        engine.query("SET datestyle = 'SQL, DMY'")
+        engine.query(
+            """INSERT INTO "My ""Log" VALUES ('02/03/2025', 'new', 'n', 1), ('02/03/2025', 'old', 'o', 9)"""
+        )
+        engine.query("""UPDATE "My ""Log" SET "Path" = 'q' WHERE "k,{" = 'a"\\,{7'""")
+        engine.query("RESET datestyle")
+        wait_until_fresh(engine)
+        assert sorted(fake_server.rows) == ["/n", "/q"]
+        engine.query("""UPDATE "My ""Log" SET age = 2 WHERE "k,{" = 'old'""")
+        wait_until_fresh(engine)
+    rows = engine.query("""SELECT "PATH 2", value FROM "My ""Log" FULL JOIN scores USING ("Day's", "k,{")""")
+    assert len(rows) == 92
+    assert [row for row in rows if row[1] != label_of(row[0])] == []
+
+
+def test_partitions_are_followed_by_whatever_name_they_are_written(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query(
+        """CREATE TABLE foodlog (id int, part int, image_path text, PRIMARY KEY (id, part))
+               PARTITION BY LIST (part);
+           CREATE TABLE log1 PARTITION OF foodlog FOR VALUES IN (1);
+           INSERT INTO foodlog SELECT n, 1, '/' || n FROM generate_series(1, 20) n"""
+    )
+    engine.query(INTO + ")")
+    with worker(engine, fake_server):
+        engine.query("CREATE TABLE log2 PARTITION OF foodlog FOR VALUES IN (2)")
+        engine.query("CREATE TABLE log3 (id int, part int, image_path text, PRIMARY KEY (id, part))")
+        engine.query("INSERT INTO log3 VALUES (900, 3, '/900')")
+        engine.query("ALTER TABLE foodlog ATTACH PARTITION log3 FOR VALUES IN (3)")
+        engine.query("INSERT INTO log2 VALUES (100, 2, '/100')")
+        engine.query("UPDATE foodlog SET part = 2 WHERE id = 1")
+        engine.query("DELETE FROM log1 WHERE id = 2")
+        wait_until_fresh(engine)
+        assert len(engine.query("SELECT 1 FROM scores")) == 21
+        assert wrong_scores(engine) == []
+        engine.query("ALTER TABLE foodlog DETACH PARTITION log3")
+        wait_until_fresh(engine)
+        assert wrong_scores(engine) == []
+
+
+def test_a_watch_is_changed_by_asking_for_it_again(engine: Engine, fake_server: OipServer) -> None:
+    make_table(engine, 60)
+    engine.query("ALTER TABLE foodlog ADD COLUMN other text; UPDATE foodlog SET other = 'o' || id")
+    engine.query(WATCH + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        engine.query(WATCH.replace("'image_path'", "'other'") + ")")
+        wait_until_fresh(engine)
+        engine.query("INSERT INTO foodlog (id, other) VALUES (100, 'o100')")
+        wait_until_fresh(engine)
+        assert engine.query("SELECT id, input FROM ml_udf.watches") == [
+            (engine.value("SELECT max(id) FROM ml_udf._watch"), "other")
+        ]
+    assert [
+        row for row in engine.query("SELECT other, food FROM foodlog") if row[1] != label_of(row[0])
+    ] == []
+
+
+def test_what_cannot_be_watched_is_refused_with_what_to_do(engine: Engine) -> None:
+    engine.query(
+        "CREATE TABLE bare (id int PRIMARY KEY, p text, food text); CREATE TABLE loose (p text, food text)"
+    )
+    call = "CALL ml_udf.score_table('{}', 'udf_food_name', 'p', output => 'food', watch => true)"
+    state, told = refused(engine, call.format("bare"))
+    assert state == "22023"
+    assert (
+        '"food_error" text, ADD COLUMN "food_input_hash" uuid, ADD COLUMN "food_model_version" text' in told
+    )
+    assert refused(engine, call.format("loose"))[0] == "42P10"
+    engine.query("CREATE TEMP TABLE brief (id int PRIMARY KEY, p text)")
+    into = call.replace("output => 'food'", "result_table => 'scores'")
+    assert "temporary" in refused(engine, into.format("brief"))[1]
+    engine.query("CREATE VIEW seen AS SELECT * FROM bare")
+    assert (
+        "no table"
+        in refused(engine, into.format("seen").replace("watch =>", "key => ARRAY['id'], watch =>"))[1]
+    )
+    assert refused(engine, "SELECT ml_udf.drop_watch(77)")[0] == "42704"
+
+
+def test_a_dropped_table_takes_its_watch_along_and_a_watched_column_keeps_its_name(engine: Engine) -> None:
+    make_table(engine, 5)
+    engine.query(WATCH + ")")
+    engine.query(INTO + ")")
+    assert refused(engine, "ALTER TABLE foodlog RENAME image_path TO photo")[0] == "2BP01"
+    engine.query("ALTER TABLE foodlog RENAME age TO years")
+    engine.query("DROP TABLE scores")
+    assert len(engine.query("SELECT 1 FROM ml_udf._watch")) == 1
+    engine.query("INSERT INTO foodlog (id, image_path) VALUES (50, '/50')")
+    engine.query("DROP TABLE foodlog")
+    assert engine.query("SELECT 1 FROM ml_udf._watch") == []
+    assert engine.query("SELECT 1 FROM ml_udf._note") == []
+    assert engine.query("SELECT 1 FROM pg_proc WHERE proname LIKE 'ml_udf_note%'") == []
+
+
+def test_workers_share_the_rows_and_a_row_that_somebody_holds_waits_alone(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    make_table(engine, 10)
+    engine.query(WATCH + ", batch_rows => 50)")
+    with worker(engine, fake_server), worker(engine, fake_server):
+        wait_until_fresh(engine)
+        fake_server.forget()
+        fake_server.delay_s = 0.05
+        for begin in range(1000, 2000, 100):
+            engine.query(
+                "INSERT INTO foodlog (id, image_path)"
+                f" SELECT n, '/' || n FROM generate_series({begin}, {begin + 99}) n"
+            )
+        holder = Engine(engine.dsn)
+        try:
+            holder.query("BEGIN")
+            holder.query("UPDATE foodlog SET age = 1, image_path = '/held' WHERE id = 1999")
+            unanswered = "SELECT count(*) FROM foodlog WHERE food IS NULL"
+            wait_until(lambda: engine.value(unanswered) <= 1, FRESH_S)
+            holder.query("COMMIT")
+        finally:
+            holder.close()
+        wait_until_fresh(engine)
+    assert wrong_answers(engine) == []
+    assert engine.query("SELECT id FROM audit GROUP BY id HAVING count(*) > 1 AND id <> 1999") == []
+
+
+def test_embeddings_follow_their_texts(engine: Engine) -> None:
+    engine.query(
+        """CREATE TABLE texts (id int PRIMARY KEY, t text, v real[], v_error text, v_input_hash uuid,
+               v_model_version text, seen int);
+           INSERT INTO texts (id, t) SELECT n, repeat('a', n) FROM generate_series(1, 30) n"""
+    )
+    with typed_server() as typed:
+        engine.query(f"ALTER SERVER ml_udf OPTIONS (SET url '{typed.url}')")
+        engine.query("SELECT ml_udf.create_function('udf_vector')")
+        engine.query("CALL ml_udf.score_table('texts', 'udf_vector', 't', output => 'v', watch => true)")
+        with worker(engine, typed):
+            wait_until_fresh(engine)
+            engine.query("UPDATE texts SET t = 'other' || id WHERE id < 5")
+            engine.query("UPDATE texts SET seen = 1")
+            wait_until_fresh(engine)
+    for text, vector in engine.query("SELECT t, v FROM texts"):
+        assert vector == pytest.approx(vector_of(text))

@@ -1,0 +1,92 @@
+"""What a watch decides, and what its triggers are made of, without a database."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ml_udf.client.statement import Binding
+from ml_udf.errors import InputNotFound, InputUndecodable, MlUdfError, RemoteInvalid, WorkerLost
+from ml_udf.scoring import ColumnDef, Layout
+from ml_udf.scoring.watch import MAX_ATTEMPTS, Definition, Watch, pause_s, retry_s
+from ml_udf.scoring.watch_triggers import Triggers
+
+
+def definition() -> Definition:
+    return Definition(
+        function="udf_food",
+        signature="public.udf_food(text)",
+        server="ml_udf",
+        binding=Binding("food", "image", None),
+        input="image_path",
+        key=("id", "part"),
+        condition="age > 3",
+        options={"slo_ms": "20"},
+    )
+
+
+def watch(target: str = '"public"."foodlog"') -> Watch:
+    return Watch(1, "anna", '"public"."foodlog"', target, "food", definition(), 3, "2")
+
+
+def layout(condition: str | None = None, beside: bool = True, key_type: str = "integer") -> Layout:
+    return Layout(
+        "foodlog.food",
+        '"public"."foodlog"',
+        '"public"."foodlog"' if beside else '"public"."scores"',
+        (ColumnDef("id", key_type, key_type, nullable=False),),
+        ColumnDef("image_path", "text", "text"),
+        {"value": "food", "error": "food_error", "input_hash": "h", "model_version": "v"},
+        "text",
+        frozenset({"changed", "version"}),
+        condition,
+    )
+
+
+def made(its: Layout) -> list[str]:
+    return Triggers(7, "public", "foodlog", ['"public"."foodlog"'], its, "pg_catalog, public, pg_temp").make()
+
+
+def test_a_definition_comes_back_from_the_database_as_it_was_stored() -> None:
+    assert Definition.of_json(json.loads(json.dumps(definition().as_json()))) == definition()
+
+
+def test_answers_go_beside_the_rows_or_into_their_own_table() -> None:
+    assert (watch().request.output, watch().request.result_table) == ("food", None)
+    aside = watch('"public"."scores"').request
+    assert (aside.output, aside.result_table) == (None, '"public"."scores"')
+    assert (aside.on_error, aside.condition) == ("null", "age > 3")
+
+
+@pytest.mark.parametrize("error", [InputNotFound("x"), WorkerLost("x"), RemoteInvalid("x")])
+def test_what_may_heal_is_tried_again_ever_later_and_then_no_more(error: MlUdfError) -> None:
+    delays = [retry_s(error, attempts) for attempts in range(1, MAX_ATTEMPTS + 1)]
+    assert delays == [10, 40, 160, 640, 2560, 3600, 3600, None]
+
+
+def test_what_is_the_inputs_own_waits_for_another_input() -> None:
+    assert retry_s(InputUndecodable("x"), 1) is None
+
+
+def test_a_watch_rests_longer_after_each_failure_up_to_a_bound() -> None:
+    assert [pause_s(failures) for failures in (1, 2, 3, 8, 9, 1000)] == [0.2, 0.4, 0.8, 25.6, 30, 30]
+
+
+def test_answers_beside_rows_need_no_look_at_what_is_deleted() -> None:
+    events = [" AFTER INSERT ", " AFTER UPDATE ", " AFTER DELETE ", " AFTER TRUNCATE "]
+    beside, aside = "\n".join(made(layout())), "\n".join(made(layout(beside=False)))
+    assert [event in beside for event in events] == [True, True, False, False]
+    assert [event in aside for event in events] == [True] * 4
+
+
+def test_only_what_depends_on_the_writers_settings_fixes_them() -> None:
+    function = made(layout())[0]
+    assert "SECURITY DEFINER AS" in function
+    assert "SET search_path = pg_catalog, public, pg_temp" in made(layout(condition="age > 3"))[0]
+    assert "SET datestyle = E'ISO'" in made(layout(key_type="date"))[0]
+
+
+def test_a_condition_cannot_end_the_function_that_holds_it() -> None:
+    function = made(layout(condition="name = '$$ END'' \\ ' -- no"))[0]
+    assert function.count("$$ END'''' \\\\ ''") >= 2
