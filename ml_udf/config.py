@@ -33,12 +33,16 @@ class Setting:
 SETTINGS = (
     Setting("slo_ms", 0.1, 3_600_000),
     Setting("min_accuracy", 0.0, 1.0),
+    Setting("min_agreement", 0.0, 1.0),
     Setting("on_error", choices=("error", "null")),
     Setting("batch_rows", 1, 65_536),
     Setting("max_in_flight", 1, 64),
     Setting("timeout_ms", 1, 86_400_000),
     Setting("row_class", choices=("interactive", "bulk")),
-    Setting("context", longest=200),
+    Setting("answer_cache", choices=("on", "off")),
+    Setting(
+        "context", longest=200
+    ),  # the last: DuckDB's text of all settings is parted by what may stand in it
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _WHOLE = {"batch_rows", "max_in_flight"}
@@ -50,20 +54,25 @@ class Options:
     """How one call behaves; see `SETTINGS`. Raises `BadOption` for a value out of bounds.
 
     slo_ms: latency goal of a call, for which the server picks fewer models; None = the function's own.
-    min_accuracy: how often those that answer have to be right together. on_error: what a faulty row does.
+    min_accuracy: how often those that answer have to be right together. min_agreement: how often a proxy's
+    answers have to be those of the full function, where that is more than its deployment says; 1.0 = all rows
+    go to the full function. on_error: what a faulty row does.
     batch_rows: most rows in one request. max_in_flight: most requests of a call under way at once.
     timeout_ms: longest wait for one request. row_class: how the server schedules the rows.
     context: for whom or what is asked, such as a user: labels given in it weigh the members' answers there.
+    answer_cache: off: every row is computed anew, whatever the server has answered before.
     """
 
     slo_ms: float | None = None
     min_accuracy: float | None = None
+    min_agreement: float | None = None
     on_error: Literal["error", "null"] = "error"
     batch_rows: int = 256
     max_in_flight: int = 4
     timeout_ms: float = 60_000
     row_class: Literal["interactive", "bulk"] = "bulk"
     context: str | None = field(default=None, repr=False)
+    answer_cache: Literal["on", "off"] = "on"
 
     def __post_init__(self) -> None:
         for item in fields(self):

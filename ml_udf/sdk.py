@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -263,9 +263,7 @@ def register(
     from ml_udf.estimator import convert
 
     found = convert(estimator, sample, classes=classes, bound=bound)
-    with contextlib.closing(
-        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
-    ) as client:
+    with _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey)) as client:
         told = register_model(client, {**found.manifest, "name": name}, lambda _: found.content)
     return Registered(str(told["name"]), int(told["version"]), str(told["task"]), found.difference)
 
@@ -325,9 +323,7 @@ def create_token(
     scopes: of infer, read, train, deploy, admin. patterns, shares, users, expires: see
     `ml_udf.tokens.TokenCalls.create`. token: an admin's; None where the server has none yet.
     """
-    with contextlib.closing(
-        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
-    ) as client:
+    with _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey)) as client:
         made = TokenCalls(client).create(
             name, scopes, patterns=patterns, shares=shares, users=users, expires=expires
         )
@@ -344,9 +340,7 @@ def tokens(
     sslkey: str | None = None,
 ) -> list[dict[str, Any]]:
     """The tokens of a server, without their secrets. Raises the errors of `ml_udf.errors`."""
-    with contextlib.closing(
-        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
-    ) as client:
+    with _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey)) as client:
         return TokenCalls(client).all()
 
 
@@ -361,9 +355,7 @@ def revoke_token(
     sslkey: str | None = None,
 ) -> None:
     """Let a token count no more. Raises the errors of `ml_udf.errors`."""
-    with contextlib.closing(
-        _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey))
-    ) as client:
+    with _client(_How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey)) as client:
         TokenCalls(client).revoke(name)
 
 
@@ -399,13 +391,8 @@ class Inference:
             told["test_accuracy"],
             told["test_low"],
             told["test_high"],
-            job.endpoint,
-            job.token,
-            job.allow_plain,
-            job.sslrootcert,
-            job.sslcert,
-            job.sslkey,
-            told.get("combine") or "",
+            **asdict(_how_of(job)),
+            combine=told.get("combine") or "",
         )
 
 
@@ -416,6 +403,7 @@ def query(
     context: str | None = None,
     slo_ms: float | None = None,
     min_accuracy: float | None = None,
+    min_agreement: float | None = None,
 ) -> list[Any]:
     """The answer to each image: a path on the server's host, or the encoded image itself.
 
@@ -423,11 +411,12 @@ def query(
 
     context: for whom or what is asked, such as a user; what `feedback` says in it weighs the models there.
     slo_ms, min_accuracy: limits on which of the models answer: how soon, and how often rightly.
+    min_agreement: how often as the full function would answer, where a proxy may answer for it.
     """
-    options = Options(context=context, slo_ms=slo_ms, min_accuracy=min_accuracy)
+    options = Options(context=context, slo_ms=slo_ms, min_accuracy=min_accuracy, min_agreement=min_agreement)
     encoded = [image for image in images if isinstance(image, bytes)]
     paths = [str(image) for image in images if not isinstance(image, bytes)]
-    with contextlib.closing(_client(ask)) as client:
+    with _client(ask) as client:
         of_encoded = _answers(client, ask.function, encoded, options, "image")
         of_paths = _answers(client, ask.function, paths, options)
     return [next(of_encoded if isinstance(image, bytes) else of_paths) for image in images]
@@ -445,7 +434,7 @@ def feedback(
     context: in which that is true, as in `query`. Raises the errors of `ml_udf.errors`.
     """
     inputs = [str(image) if isinstance(image, Path) else image for image in images]
-    with contextlib.closing(_client(ask)) as client:
+    with _client(ask) as client:
         statement = Statement(client, Binding(ask.function), Options(context=context))
         return give_feedback(client, statement, inputs, labels)
 
@@ -466,19 +455,17 @@ def _answers(
 
 @contextlib.contextmanager
 def _calls(how: _How | TrainingJob) -> Iterator[TrainingCalls]:
-    with contextlib.closing(_client(how)) as client:
+    with _client(how) as client:
         yield TrainingCalls(client)
 
 
-def _client(how: _How | TrainingJob | Query) -> Client:
-    return Client(
-        how.endpoint,
-        token=how.token,
-        allow_plain=how.allow_plain,
-        sslrootcert=how.sslrootcert,
-        sslcert=how.sslcert,
-        sslkey=how.sslkey,
-    )
+def _client(how: _How | TrainingJob | Query) -> contextlib.closing[Client]:
+    return contextlib.closing(Client(**asdict(_how_of(how))))
+
+
+def _how_of(how: _How | TrainingJob | Query) -> _How:
+    """The connection alone, of what is reached by it."""
+    return _How(**{each.name: getattr(how, each.name) for each in fields(_How)})
 
 
 def _parts(data: Images) -> Iterator[bytes]:

@@ -135,14 +135,22 @@ class TrainingCalls:
         slo_ms: float | None = None,
         promote: str = "always",
         task: str | None = None,
+        cascade: float | None = None,
+        proxy: str | None = None,
     ) -> Json:
         """Make a function answer with what a job has found; the accuracies that were measured.
 
-        task: another one that the job's models do; None = their own.
+        task: another one that the job's models do; None = their own. cascade: the share of rows that a proxy
+        has to answer as the full function does; None = as the function has it now, 0 = no proxy. proxy: the
+        cheap model, or a function of one; None = the best of the function's own.
         """
-        body = {"function": function, "select": choose, "slo_ms": slo_ms, "promote": promote}
+        body: Json = {"function": function, "select": choose, "slo_ms": slo_ms, "promote": promote}
         if task is not None:
             body["task"] = task
+        if cascade is None and proxy is not None:
+            raise BadOption(f"proxy = {proxy!r}, and no cascade", hint="cascade => 0.98: how often it agrees")
+        if cascade is not None:
+            body["cascade"] = cascade if proxy is None else {"agreement": cascade, "proxy": proxy}
         return self._post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
 
     def retrain(

@@ -25,7 +25,27 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "refit STRUCT(refitted_at TIMESTAMPTZ, reason VARCHAR, members VARCHAR[], rows BIGINT, "
         "number BIGINT), rmse DOUBLE, rmse_by_member MAP(VARCHAR, DOUBLE))",
         "selection": "STRUCT(policy VARCHAR, gear BIGINT, gears BIGINT, price_per_device_second DOUBLE, "
-        "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE, measure VARCHAR)",
+        "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE, measure VARCHAR, "
+        "cascade STRUCT(agreement DOUBLE, proxy VARCHAR, is_used BOOLEAN, reason VARCHAR, share DOUBLE, "
+        "agrees DOUBLE, low DOUBLE, alone DOUBLE, threshold DOUBLE, rows BIGINT, proof_rows BIGINT, "
+        "answered_rows BIGINT, answered_share DOUBLE))",
+        "owner": "VARCHAR",
+        "visibility": "VARCHAR",
+    },
+    "deployments": {
+        "function": "VARCHAR",
+        "version": "VARCHAR",
+        "is_current": "BOOLEAN",
+        "models": "VARCHAR[]",
+        "rows": "BIGINT",
+        "cached_rows": "BIGINT",
+        "coalesced_rows": "BIGINT",
+        "computed_rows": "BIGINT",
+        "proxy_rows": "BIGINT",
+        "cache_entries": "BIGINT",
+        "cache_bytes": "BIGINT",
+        "cache_evictions": "BIGINT",
+        "last_asked": "TIMESTAMPTZ",
     },
     "models": {
         "name": "VARCHAR",
@@ -34,6 +54,8 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "architecture": "VARCHAR",
         "accuracy": "DOUBLE",
         "resident": "BOOLEAN",
+        "owner": "VARCHAR",
+        "visibility": "VARCHAR",
     },
     "residency": {
         "worker": "VARCHAR",
@@ -69,6 +91,8 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "unreadable": "BIGINT",
         "unreadable_rows": "STRUCT(input VARCHAR, code VARCHAR, message VARCHAR)[]",
         "taken_at": "TIMESTAMPTZ",
+        "owner": "VARCHAR",
+        "visibility": "VARCHAR",
     },
     "jobs": {
         "id": "BIGINT",

@@ -194,7 +194,7 @@ class Client:
         until_s = math.inf if deadline_s is None else deadline_s
         exchange = Exchange(self._transport, info, options, until_s, detail)
         answers, batches = self._answers(column, exchange, on_wait)
-        prediction = spread(column, answers, info.version, batches=batches, retries=exchange.retries)
+        prediction = spread(column, answers, exchange, batches=batches)
         prediction.stats.elapsed_s = time.monotonic() - started_s
         if options.on_error == "error" and (found := prediction.first_error()):
             row, fault = found

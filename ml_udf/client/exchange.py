@@ -106,6 +106,7 @@ class Exchange:
     deadline_s: float  # on time.monotonic()'s clock; inf = none
     detail: bool = False  # whether to ask how each row was answered
     retries: int = 0
+    cached: int = 0  # rows that the server says it had answered before
     _down: MlUdfError | None = None  # once the server is found gone, the other sub-batches are not tried
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -125,6 +126,7 @@ class Exchange:
                 abort=abort,
                 on_retry=self._count_retry,
             )
+            self._count_cached(reply)
             return self._read(reply, len(batch.rows))
         except (*ROW_FAULTS, InputInvalid) as error:
             if isinstance(error, ServerUnreachable):
@@ -134,6 +136,12 @@ class Exchange:
     def _count_retry(self) -> None:
         with self._lock:
             self.retries += 1
+
+    def _count_cached(self, reply: InferResponse) -> None:
+        cached = reply.parameters.get("ml_udf_cached_rows")
+        if isinstance(cached, int):
+            with self._lock:
+                self.cached += cached
 
     def _request(self, rows: list[Any]) -> InferRequest:
         request = InferRequest([input_tensor(self.info, rows)], [RequestedOutput(self.info.output_name)])
@@ -149,8 +157,12 @@ class Exchange:
                 request.parameters["ml_udf_slo_ms"] = self.options.slo_ms
             if self.options.min_accuracy is not None:
                 request.parameters["ml_udf_min_accuracy"] = self.options.min_accuracy
+            if self.options.min_agreement is not None:
+                request.parameters["ml_udf_min_agreement"] = self.options.min_agreement
             if self.options.context:
                 request.parameters["ml_udf_context"] = self.options.context
+            if self.options.answer_cache == "off":
+                request.parameters["ml_udf_answer_cache"] = False
         return request
 
     def _send(

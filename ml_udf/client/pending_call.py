@@ -31,13 +31,7 @@ class PendingCall:
         for batch, reply in self.underway.results(on_wait):
             answers.fill(batch, reply)
             batches += 1
-        return spread(
-            self.column,
-            answers,
-            self.exchange.info.version,
-            batches=batches,
-            retries=self.exchange.retries,
-        )
+        return spread(self.column, answers, self.exchange, batches=batches)
 
     def drop(self) -> None:
         """Nobody wants the answers: hang up, so that the server drops the rows."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ml_udf.client.column import InputColumn, Value
-from ml_udf.client.exchange import AnswerDetail, Outcomes
+from ml_udf.client.exchange import AnswerDetail, Exchange, Outcomes
 from ml_udf.errors import MlUdfError
 
 __all__ = ["CallStats", "Prediction", "all_failed", "short", "spread"]
@@ -15,7 +15,10 @@ __all__ = ["CallStats", "Prediction", "all_failed", "short", "spread"]
 
 @dataclass(slots=True)
 class CallStats:
-    """What one call cost: of `rows`, `distinct` values were sent in `batches` requests."""
+    """What one call cost: of `rows`, `distinct` values were sent in `batches` requests.
+
+    cached  of the values that were sent, those that the server had an answer for that it had given before
+    """
 
     rows: int = 0
     nulls: int = 0
@@ -24,6 +27,7 @@ class CallStats:
     retries: int = 0
     failed_rows: int = 0
     elapsed_s: float = 0.0
+    cached: int = 0
 
     def __add__(self, other: CallStats) -> CallStats:
         """What both cost together."""
@@ -36,6 +40,7 @@ class CallStats:
         self.batches += call.batches
         self.retries += call.retries
         self.failed_rows += call.failed_rows
+        self.cached += call.cached
         self.elapsed_s += call.elapsed_s
 
 
@@ -59,11 +64,11 @@ class Prediction:
         return next(((row, error) for row, error in enumerate(self.errors) if error), None)
 
 
-def spread(column: InputColumn, answers: Outcomes, version: str, *, batches: int, retries: int) -> Prediction:
+def spread(column: InputColumn, answers: Outcomes, exchange: Exchange, *, batches: int) -> Prediction:
     """The answers of the distinct values as those of all rows.
 
-    batches, retries  in how many requests they came, and how often one was sent again; the time that the call
-                      took is its caller's to fill in
+    batches  in how many requests of `exchange` they came; the time that the call took is its caller's to fill
+             in
     """
     errors: list[MlUdfError | None] = column.spread(answers.errors)
     for row, refused in column.errors.items():
@@ -73,15 +78,16 @@ def spread(column: InputColumn, answers: Outcomes, version: str, *, batches: int
         nulls=column.place.count(-1) - len(column.errors),
         distinct=len(column.distinct),
         batches=batches,
-        retries=retries,
+        retries=exchange.retries,
         failed_rows=sum(error is not None for error in errors),
+        cached=exchange.cached,
     )
     return Prediction(
         column.spread(answers.values),
         column.spread(answers.confidences),
         errors,
         column.spread(answers.details),
-        version,
+        exchange.info.version,
         stats,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -61,12 +62,18 @@ def score_of(scores: Scores, wanted: str) -> float:
     """The probability of one class. Raises `UnknownLabel` where there is no such class."""
     found = scores.get(wanted)
     if found is None:
-        shown = ", ".join(list(scores)[:_SHOWN_CLASSES])
-        raise UnknownLabel(
-            f"there is no class {wanted!r}",
-            hint=f"its classes: {shown}{', …' if len(scores) > _SHOWN_CLASSES else ''}",
-        )
+        raise UnknownLabel(f"there is no class {wanted!r}", hint=_classes_near(wanted, tuple(scores)))
     return found
+
+
+@functools.lru_cache(maxsize=16)  # of a thousand classes it takes milliseconds, and every row may ask for it
+def _classes_near(wanted: str, classes: tuple[str, ...]) -> str:
+    """Which classes may have been meant: those whose names are nearest, then the others in their order."""
+    by_folded = {name.casefold(): name for name in reversed(classes)}
+    near = difflib.get_close_matches(wanted.casefold(), by_folded, _SHOWN_CLASSES)
+    ordered = list(dict.fromkeys([by_folded[name] for name in near] + list(classes)))
+    shown = ", ".join(ordered[:_SHOWN_CLASSES]) + (", …" if len(classes) > _SHOWN_CLASSES else "")
+    return f"its classes{', the nearest by name first' if near else ''}: {shown}"
 
 
 def top_of(scores: Scores, k: int) -> list[tuple[str, float]]:

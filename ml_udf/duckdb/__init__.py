@@ -8,8 +8,9 @@
 The only package that imports duckdb.
 """
 
+from ml_udf.duckdb.cheap_first import rewritten, sql
 from ml_udf.duckdb.faults import FaultyRowsWarning
 from ml_udf.duckdb.registration import Registration, register
 from ml_udf.duckdb.scoring import score_table
 
-__all__ = ["FaultyRowsWarning", "Registration", "register", "score_table"]
+__all__ = ["FaultyRowsWarning", "Registration", "register", "rewritten", "score_table", "sql"]

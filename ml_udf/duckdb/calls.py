@@ -108,6 +108,7 @@ class Calls:
                 "batches": stats.batches,
                 "retries": stats.retries,
                 "failed_rows": stats.failed_rows,
+                "cached_rows": stats.cached,
                 "seconds": round(stats.elapsed_s, 6),
             }
             for name, (count, stats) in sorted(total.items())

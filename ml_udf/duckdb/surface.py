@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ml_udf.config import SETTINGS, Options
+from ml_udf.errors import BadOption
 from ml_udf.quoting import literal, quoted
 from ml_udf.views import VIEWS
 
@@ -70,6 +71,13 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
 # Of vectors of zeros DuckDB's cosine is not a number; on PostgreSQL, too, nothing is like them.
 _COSINE = "list_cosine_similarity(CAST(a AS DOUBLE[]), CAST(b AS DOUBLE[]))"
 _SIMILARITY = f"CASE WHEN isnan({_COSINE}) THEN NULL ELSE {_COSINE} END"
+# As on PostgreSQL: 80, meant in percent, would let no row through and say nothing.
+_REFUSED = BadOption("a probability is from 0 to 1", hint="such as ml_udf.filter(…, 0.8)").report()
+_MIN_SCORE = (
+    "CASE WHEN min_score NOT BETWEEN 0 AND 1 THEN "
+    f"error('ml_udf.filter: min_score = ' || min_score || ': ' || {literal(_REFUSED)})::DOUBLE "
+    "ELSE min_score END"
+)
 
 _STATISTICS = {
     "name": "VARCHAR",
@@ -80,6 +88,7 @@ _STATISTICS = {
     "retries": "BIGINT",
     "failed_rows": "BIGINT",
     "seconds": "DOUBLE",
+    "cached_rows": "BIGINT",
 }
 
 
@@ -122,6 +131,10 @@ def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]
             f"CREATE OR REPLACE MACRO {CATALOG}.{name}({arguments}) AS "
             f"{quoted(scalar_of[name])}({arguments}, {STATEMENT_ARGUMENT})"
         )
+    statements.append(
+        f"CREATE OR REPLACE MACRO {CATALOG}.filter(fn, input, label, min_score := 0.5) AS "
+        f"{_MIN_SCORE} <= {quoted(scalar_of['score'])}(fn, input, label, {STATEMENT_ARGUMENT})"
+    )
     statements.append(f"CREATE OR REPLACE MACRO {CATALOG}.similarity(a, b) AS {_SIMILARITY}")
     for view, columns in {**VIEWS, "stat_functions": _STATISTICS}.items():
         shape = "[{" + ", ".join(f'"{column}": "{kind}"' for column, kind in columns.items()) + "}]"

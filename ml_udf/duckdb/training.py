@@ -1,4 +1,4 @@
-"""Training from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, and the rest of them.
+"""Training from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, `share`, and the rest.
 
 A statement that runs keeps its connection busy, so the dataset's query, and the macro of a function that was
 deployed, go by a second connection to the same database. It sees what is committed, and no temporary tables.
@@ -23,6 +23,7 @@ from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, ArrowVector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import literal, quoted
+from ml_udf.sharing import SharedKind, share
 from ml_udf.training import PUSHED, TrainingCalls, json_of
 
 __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
@@ -82,6 +83,8 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("slo_ms", "NULL"),
             ("promote", "'always'"),
             ("task", "NULL"),
+            ("cascade", "NULL"),
+            ("proxy", "NULL"),
         ),
         "from_json({}, '"
         + json.dumps(
@@ -112,6 +115,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "test_score": "DOUBLE",
                 "baseline": "DOUBLE",
                 "baseline_said": "VARCHAR",
+                "cascade": "JSON",
             }
         )
         + "')",
@@ -121,6 +125,16 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         "{}->>'state'",
     ),
     "rollback": ((("function", None),), "({}->>'version')::BIGINT"),
+    "share": (
+        (
+            ("kind", None),
+            ("name", None),
+            ("visibility", "NULL"),
+            ("shared_with", "NULL"),
+            ("owner", "NULL"),
+        ),
+        "{}->>'visibility'",
+    ),
     "cancel": ((("job", None),), "{}->>'state'"),
     "pause": ((("job", None),), "{}->>'state'"),
     "resume": ((("job", None),), "{}->>'state'"),
@@ -177,10 +191,24 @@ class TrainingFunctions:
     def _told(self, verb: str, given: dict[str, Any], path: str) -> str:
         try:
             with self._session.interrupts.call() as check:
+                if verb == "share":
+                    return json.dumps(self._shared(given, check))
                 return json.dumps(self._answer(TrainingCalls(self._client, check), verb, given, path))
         except MlUdfError as error:
             self._session.note(error)
             raise spelled_out(error, verb) from error
+
+    def _shared(self, given: Mapping[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+        kind: SharedKind = _text(given, "kind")  # type: ignore[assignment]  # `share` looks
+        return share(
+            self._client,
+            kind,
+            _text(given, "name"),
+            visibility=given["visibility"],
+            shared_with=given["shared_with"] or (),
+            owner=given["owner"],
+            on_wait=check,
+        )
 
     def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
         if verb == "create_dataset":
@@ -226,6 +254,8 @@ class TrainingFunctions:
             slo_ms=given["slo_ms"],
             promote=given["promote"],
             task=given["task"],
+            cascade=given["cascade"],
+            proxy=given["proxy"],
         )
         info = self._client.look_up(function)
         place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"

@@ -29,6 +29,44 @@ def test_nothing_is_like_null_or_like_zeros(engine: Engine, a: str, b: str) -> N
     assert engine.query(f"SELECT ml_udf.similarity({vector(engine, a)}, {vector(engine, b)})") == [(None,)]
 
 
+def test_vectors_of_every_type_of_numbers_are_compared(engine: Engine) -> None:
+    kinds = (
+        ("FLOAT[2]", "FLOAT[]", "DOUBLE[2]", "DOUBLE[]", "INTEGER[]", "DECIMAL(4,1)[]")
+        if engine.name == "duckdb"
+        else ("real[]", "double precision[]", "numeric[]", "integer[]")
+    )
+    own = [f"CAST({'[3, 4]' if engine.name == 'duckdb' else 'ARRAY[3, 4]'} AS {kind})" for kind in kinds]
+    pairs = [(one, other) for one in own for other in own]
+    compared = ", ".join(f"ml_udf.similarity({one}, {other})" for one, other in pairs)
+    assert engine.query(f"SELECT {compared}") == [(pytest.approx(1),) * len(pairs)]
+
+
+def test_numbers_as_they_are_written_are_compared(engine: Engine) -> None:
+    written = ("[3, 4]", "[0.3, 0.4]") if engine.name == "duckdb" else ("ARRAY[3, 4]", "ARRAY[0.3, 0.4]")
+    for a in written:
+        for b in written:
+            assert engine.query(f"SELECT ml_udf.similarity({a}, {b})") == [(pytest.approx(1),)]
+
+
+def test_nothing_is_like_what_is_no_number(engine: Engine) -> None:
+    nan = "ARRAY['NaN', '1']::{}[]" if engine.name != "duckdb" else "['NaN', '1']::{}[]"
+    for kind in ("real", "double precision" if engine.name != "duckdb" else "double"):
+        same = nan.format(kind)
+        assert engine.query(f"SELECT ml_udf.similarity({same}, {same})") == [(None,)]
+
+
+def test_a_vector_with_a_hole_is_refused(engine: Engine) -> None:
+    hole = "CAST({} AS real[])".format("[NULL, 1]" if engine.name == "duckdb" else "ARRAY[NULL, 1]")
+    for pair in (f"{hole}, {vector(engine, '[1, 1]')}", f"{vector(engine, '[1, 1]')}, {hole}"):
+        with pytest.raises(SqlError, match="NULL"):
+            engine.query(f"SELECT ml_udf.similarity({pair})")
+
+
+def test_vectors_without_numbers_are_like_nothing(engine: Engine) -> None:
+    empty = "CAST([] AS real[])" if engine.name == "duckdb" else "CAST('{}' AS real[])"
+    assert engine.query(f"SELECT ml_udf.similarity({empty}, {empty})") == [(None,)]
+
+
 def test_vectors_of_two_lengths_are_refused(engine: Engine) -> None:
     with pytest.raises(SqlError, match=r"2.*3|3.*2|dimension|length"):
         engine.query(f"SELECT ml_udf.similarity({vector(engine, '[1, 0]')}, {vector(engine, '[1, 0, 0]')})")

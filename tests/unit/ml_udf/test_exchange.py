@@ -85,6 +85,38 @@ def test_how_a_row_was_answered_is_said_where_it_is_asked_for():
     ]
 
 
+class Knowing(FakeTransport):
+    """One that had answered some rows before, as its replies say."""
+
+    def __init__(self, said: object) -> None:
+        super().__init__()
+        self._said = said
+
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
+        super().send(request, timeout_s=timeout_s, abort=abort)
+        outputs = [
+            Tensor.of_bytes("label", [b"laksa", b"satay"]),
+            Tensor.of_numbers("confidence", "FP32", [0.5, 0.25]),
+            Tensor.of_bytes("error", [b"", b""]),
+        ]
+        response = InferResponse("f", outputs, "3", parameters={"ml_udf_cached_rows": self._said})
+        body, headers = encode_response(response, InferRequest([]))
+        return HttpResponse(200, headers, body)
+
+
+def test_rows_that_the_server_had_answered_before_are_counted_over_all_replies():
+    exchange = exchange_of(Knowing(1))
+    ask(exchange, b"a", b"b")
+    ask(exchange, b"c", b"d")
+    assert exchange.cached == 2
+
+
+def test_a_count_that_is_none_counts_nothing():
+    exchange = exchange_of(Knowing("many"))
+    assert ask(exchange, b"a", b"b").values == ["laksa", "satay"]
+    assert exchange.cached == 0
+
+
 def test_goals_that_nobody_set_are_not_sent():
     transport = FakeTransport()
     ask(exchange_of(transport), b"a")
