@@ -8,7 +8,7 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-fairness bench-schedule bench-residency bench-residency-live bench-decisions bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages clean
+.PHONY: help demo demo-ready test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -16,8 +16,10 @@ help: ## What there is
 # What pip and apt bring comes at the same time. Modules are compiled once, by the first process that imports them.
 demo: export PYTHONDONTWRITEBYTECODE :=
 demo: ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
-	@$(MAKE) --no-print-directory --jobs=2 $(DEMO_READY) postgres
+	@$(MAKE) --no-print-directory --jobs=2 demo-ready
 	$(BIN)/python -m examples.foodlog.demo
+
+demo-ready: $(DEMO_READY) postgres
 
 # Modules are compiled once, and not again by each process that a test starts.
 test: export PYTHONDONTWRITEBYTECODE :=
@@ -53,6 +55,9 @@ bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-r
 bench-embeddings: $(READY) packages ## Rows/s of storing embeddings of texts, beside a bare loop (FLAGS='--rows 1000000')
 	$(BIN)/python -m tests.benchmarks.embeddings $(FLAGS)
 
+bench-rewrite: $(READY) ## Rows that DuckDB sends to a model: queries as written, and with the cheap first
+	$(BIN)/python -m tests.benchmarks.rewrite $(FLAGS)
+
 bench-remote: $(READY) ## Rows/s through a remote model, beside a direct loop over the same endpoint (FLAGS='--rows 2000')
 	$(BIN)/python -m tests.benchmarks.remote $(FLAGS)
 
@@ -61,6 +66,9 @@ bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a sin
 
 bench-combination: $(READY) ## Rules of combination on held-out predictions of real models
 	$(BIN)/python -m tests.benchmarks.combination
+
+bench-cascade: $(READY) ## A proxy before a function: agreement on rows never used, device time saved (FLAGS='--parts texts')
+	$(BIN)/python -m tests.benchmarks.cascade $(FLAGS)
 
 bench-ensembles: $(READY) ## Which members answer: every selection policy under load, in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.ensembles $(FLAGS)
@@ -79,6 +87,15 @@ bench-loads: $(READY) ## Loads of a 233 MB model beside the link's rate and what
 
 bench-selection: $(READY) ## What selection adds to a row's cost in the scheduler's core
 	$(BIN)/python -m tests.benchmarks.selection_cost $(FLAGS)
+
+bench-cache: $(READY) packages ## A dashboard's query asked again on both engines; what a row costs that is new
+	$(BIN)/python -m tests.benchmarks.answer_cache $(FLAGS)
+
+bench-cache-rules: $(READY) ## Which answers a cache keeps: hits and cost of every eviction rule, beside Belady's (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.cache_rules $(FLAGS)
+
+bench-cache-memory: $(READY) ## What kept answers take while 10 million inputs come once each (FLAGS='--inputs 1000000')
+	$(BIN)/python -m tests.benchmarks.cache_memory $(FLAGS)
 
 bench-fairness: $(READY) ## A caller of 20 rows a second beside one with a million, in the simulator and live (FLAGS='--parts simulated')
 	$(BIN)/python -m tests.benchmarks.fairness $(FLAGS)
@@ -131,8 +148,14 @@ stress-serving: $(READY) ## A server under every kind of caller while workers ha
 stress-feedback: $(READY) packages ## A million labels in one statement, on each engine, while server and client are killed
 	$(BIN)/python -m tests.stress.feedback $(FLAGS)
 
+stress-watch: $(READY) packages ## 8 sessions write a watched table while all that answers it is killed (FLAGS='--seconds 600')
+	$(BIN)/python -m tests.stress.watch $(FLAGS)
+
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
+
+bench-watch: $(READY) packages ## What the triggers of a watch cost those who write (FLAGS='--rounds 5')
+	$(BIN)/python -m tests.benchmarks.watch $(FLAGS)
 
 bench-pages: $(READY) packages ## What pages weigh, how soon they are there, what fifty open ones cost (FLAGS='--rounds 8')
 	$(BIN)/python -m tests.benchmarks.pages $(FLAGS)

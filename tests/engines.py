@@ -116,6 +116,13 @@ class Postgres:
         self._con = psycopg.connect(dsn, autocommit=True)
         self._notices: list[str] = []
         self._con.add_notice_handler(lambda notice: self._notices.append(_told(notice)))
+        self._batching = batching
+        self.begin(endpoint, functions, options)
+
+    def begin(self, endpoint: str, functions: Sequence[str], options: Mapping[str, str] = NO_OPTIONS) -> None:
+        """Make the server and its functions anew, whatever other sessions have left of them; and forget what
+        this session was told.
+        """
         self._con.execute("DROP SERVER IF EXISTS ml_udf CASCADE")
         listed = {"url": endpoint, **options}
         token = listed.pop("token", None)
@@ -126,8 +133,12 @@ class Postgres:
         for function in functions:
             self.query(f"SELECT ml_udf.drop_function('{function}', if_exists => true)")
             self.query(f"SELECT ml_udf.create_function('{function}')")
-        self._batching = batching
         self.reset()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been ended, by itself or by the server."""
+        return not self._con.closed
 
     def reset(self) -> None:
         """Forget the session's settings, temporary tables and warnings."""

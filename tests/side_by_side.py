@@ -36,17 +36,25 @@ class Turns:
     def __init__(self, folder: Path) -> None:
         self._door = (folder / "door.lock").open("wb")
         self._room = (folder / "room.lock").open("wb")
+        self._stays = False
 
     @contextlib.contextmanager
-    def turn(self, *, alone: bool) -> Iterator[None]:
-        """Wait until the test may run; meanwhile no other is alone, or none runs at all."""
-        # Who waits to be alone keeps the door shut: else the others, by turns, would never leave the room.
-        with _held(self._door):
-            fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    def turn(self, *, alone: bool, stays: bool = False) -> Iterator[None]:
+        """Wait until the test may run; meanwhile no other is alone, or none runs at all.
+
+        stays: it is followed by one that is alone too. The room is kept for that: else others would begin
+        meanwhile, and be waited for again.
+        """
+        if not self._stays:
+            # Who waits to be alone keeps the door shut: else the others, by turns, would never leave.
+            with _held(self._door):
+                fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        self._stays = alone and stays
         try:
             yield
         finally:
-            fcntl.flock(self._room, fcntl.LOCK_UN)
+            if not self._stays:
+                fcntl.flock(self._room, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
@@ -69,12 +77,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """A test with its fixtures, when it may run."""
     turns = item.config.stash.get(_TURNS, None)
-    alone = item.get_closest_marker("alone") is not None
-    with contextlib.nullcontext() if turns is None else turns.turn(alone=alone):
+    stays = nextitem is not None and _is_alone(nextitem)
+    with contextlib.nullcontext() if turns is None else turns.turn(alone=_is_alone(item), stays=stays):
         return (yield)
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 # ── in the process that gives out the tests ────────────────────────────────────────────────────────

@@ -28,7 +28,7 @@ from sklearn.linear_model import LogisticRegression
 
 from examples.foodlog.photo import take_photo
 from ml_udf.training import TrainingCalls
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 Rows = list[tuple[str, str]]  # path and label
 
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        with inference_server(folder / "home", media_roots=[folder]) as server:
+        with inference_server(folder / "home", media_roots=[folder], flags=[ANEW]) as server:
             command = [sys.executable, "-m", "ml_udf.cli", "import", flags.weights]
             command += ["--architecture", "efficientnet_lite0", "--name", "efficientnet"]
             subprocess.run([*command, f"--endpoint={server.url}"], check=True)

@@ -51,7 +51,7 @@ from ml_udf.scoring import ScoreProgress, ScoreRequest
 from tests.benchmarks.processor_time import processor_s
 from tests.benchmarks.report import Series, console, print_series, ratio, say, write_json
 from tests.benchmarks.resident_memory import MemoryByTime
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 FUNCTION = "udf_embed"
 GOAL = 0.9  # of the bare loop
@@ -140,7 +140,7 @@ def run(stack: ExitStack, work: Path, rows: int, rounds: int, *, made: bool) -> 
     bare = Bare(staged(recognised(source, {}), "words", folder))
     texts = list(itertools.islice(distinct_texts(), rows))
     batch = bare.calibrate(texts[:4096])
-    server = stack.enter_context(inference_server(work / "home"))
+    server = stack.enter_context(inference_server(work / "home", flags=[ANEW]))
     server.deploy(folder, FUNCTION)
     checked = np.linspace(0, rows - 1, min(rows, _CHECKED)).astype(int).tolist()
     expected = bare.features([texts[row].encode() for row in checked])

@@ -20,7 +20,7 @@ import ml_udf.duckdb
 from ml_udf.client import Client
 from tests.benchmarks.report import Series, print_series, write_json
 from tests.benchmarks.sql import distinct_files
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 from tests.models import image_model
 
 MEMBERS = ("first", "second", "third")
@@ -50,7 +50,7 @@ def main() -> None:
 def run(stack: ExitStack, work: Path, rows: int, rounds: int, architecture: str) -> Sequence[Series]:
     """Both functions in turn, round by round, on one server."""
     files = distinct_files(work, rows)
-    server = stack.enter_context(inference_server(work / "home", media_roots=[work / "files"]))
+    server = stack.enter_context(inference_server(work / "home", media_roots=[work / "files"], flags=[ANEW]))
     client = Client(server.url)
     stack.callback(client.close)
     for seed, name in enumerate(MEMBERS):

@@ -37,7 +37,7 @@ from tests.benchmarks.ensembles_live_rows import Asking, Row, Summary, live_rows
 from tests.benchmarks.load_generator import replay
 from tests.benchmarks.report import say
 from tests.benchmarks.throttle import throttled
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 __all__ = ["Spans", "faults"]
 
@@ -150,7 +150,9 @@ def faults(food: FoodEnsemble, spans: Spans) -> dict[str, Any]:
     with ExitStack() as stack:
         home = stack.enter_context(food.home())
         flags = [f"--workers={len(food.fit.members)}", "--resident-models=1", "--threads=1"]
-        server = stack.enter_context(inference_server(home, media_roots=[food.media_root], flags=flags))
+        server = stack.enter_context(
+            inference_server(home, media_roots=[food.media_root], flags=[ANEW, *flags])
+        )
         found = capacities(server, food, spans.capacity_s)
         capacity = found[food.fit.members[food.best]]
         slo_ms = goal_ms(capacity)

@@ -30,7 +30,7 @@ from ml_udf.config import Options
 from ml_udf.training import TrainingCalls
 from server.ensemble.fit import Fit, combined
 from tests.benchmarks.report import RESULTS, say
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 
 __all__ = ["EPOCHS", "FUNCTION", "FoodEnsemble", "food_ensemble", "introduction"]
 
@@ -158,7 +158,7 @@ def _read(folder: Path, album: Path) -> FoodEnsemble:
 def _train(folder: Path, album: Path, epochs: int) -> None:
     """Train and deploy in `folder`/home, and keep what the members answer to the held-out photos."""
     flags = ["--workers=2", "--threads=1"]
-    with inference_server(folder / "home", media_roots=[album / "images"], flags=flags) as server:
+    with inference_server(folder / "home", media_roots=[album / "images"], flags=[ANEW, *flags]) as server:
         with duckdb.connect() as con, contextlib.closing(ml_udf.duckdb.register(con, server.url)):
             con.execute(f"CREATE TABLE labels AS FROM read_csv('{album / 'labels.csv'}')")
             con.execute(

@@ -41,7 +41,7 @@ from tests.benchmarks.ensembles_live_rows import (
 )
 from tests.benchmarks.load_generator import closed_loop, replay
 from tests.benchmarks.report import RESULTS, say
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 __all__ = ["MAX_BATCH", "POLICIES", "Steps", "ask_by", "capacities", "goal_ms", "load_steps"]
 
@@ -100,7 +100,7 @@ def load_steps(food: FoodEnsemble, steps: Steps) -> dict[str, Any]:
     measured = {policy: Measured() for policy in POLICIES}
     with food.home() as home:
         flags = ["--workers=1", "--threads=1"]
-        with inference_server(home, media_roots=[food.media_root], flags=flags) as server:
+        with inference_server(home, media_roots=[food.media_root], flags=[ANEW, *flags]) as server:
             found = capacities(server, food, steps.capacity_s)
             capacity = found[food.fit.members[food.best]]
             slo_ms = goal_ms(capacity)

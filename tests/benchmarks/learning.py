@@ -48,7 +48,7 @@ from examples.foodlog.labels import choose_labels
 from examples.foodlog.photo import take_photo
 from tests.benchmarks.journal import Journal
 from tests.benchmarks.report import RESULTS, console, say, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 OURS = "train"
 JOB_S = 1_200.0
@@ -455,7 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     MEDIA.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="ml_udf-bench-") as folder,
-        inference_server(Path(folder) / "home", media_roots=[MEDIA]) as server,
+        inference_server(Path(folder) / "home", media_roots=[MEDIA], flags=[ANEW]) as server,
     ):
         for key in journal.keep(cells(server, flags.only, seeds, set(journal.known))):
             cell = journal.known[key]

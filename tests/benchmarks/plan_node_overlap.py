@@ -20,7 +20,7 @@ from ml_udf.cli.pg_server import PostgresServer
 from tests.benchmarks.backend_memory import backend_memory
 from tests.benchmarks.plan_node_cancels import cancelled
 from tests.benchmarks.report import console
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 from tests.models import hashing_model
 
 __all__ = ["overlap"]
@@ -53,7 +53,7 @@ def overlap(server: PostgresServer, rows: int, rounds: int, memory_rows: int, ca
     """
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-overlap-")))
-        inference = stack.enter_context(inference_server(work / "home", flags=[f"--workers={WORKERS}"]))
+        inference = stack.enter_context(inference_server(work / "home", flags=[ANEW, f"--workers={WORKERS}"]))
         for number, function in enumerate(FUNCTIONS):
             inference.deploy(hashing_model(work / "made", f"m{number}", row_delay_ms=ROW_MS), function)
         inference.deploy(hashing_model(work / "made", "noop"), "udf_noop")

@@ -26,7 +26,7 @@ from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.networks.remote.opening import open_remote
 from gpu_worker.settings import Settings
 from tests.benchmarks.report import Series, console, print_series, ratio, write_json
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 from tests.models import CLASSES, label_of
 from tests.remote_endpoint import Endpoint, Handler, oip_model
 
@@ -100,7 +100,7 @@ def client_loop(
 def through_sql(
     stack: ExitStack, work: Path, folder: Path, url: str, texts: Sequence[str]
 ) -> Callable[[], Sequence[str]]:
-    server = stack.enter_context(inference_server(work / "home", flags=[f"--allow-remote={url}"]))
+    server = stack.enter_context(inference_server(work / "home", flags=[ANEW, f"--allow-remote={url}"]))
     server.deploy(folder, FUNCTION)
     con = stack.enter_context(duckdb.connect())
     con.execute("CREATE TABLE texts(number INTEGER, text VARCHAR)")

@@ -32,7 +32,7 @@ from tests.benchmarks.residency_live_server import (
     wait_for_quiet,
     warm_up,
 )
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 __all__ = ["beside_swaps"]
 
@@ -73,7 +73,7 @@ def beside_swaps(folder: Path, rounds: int, seconds: float, slower: float) -> di
         "--default-max-batch=16",
     ]
     pairs: list[tuple[_Phase, _Phase]] = []
-    with inference_server(folder, flags=flags) as server:
+    with inference_server(folder, flags=[ANEW, *flags]) as server:
         warm_up(server, [*_OTHERS, _STEADY], (1, 4))
         for number in range(rounds):
             times_s = poisson(Random(f"beside {number}"), _ROWS_PER_S, seconds)

@@ -44,7 +44,7 @@ from tests.benchmarks.residency_live_server import (
 )
 from tests.benchmarks.residency_many import GOAL_S, LOAD_S, MODELS, PLACES, ROWS_PER_S
 from tests.benchmarks.resident_memory import MemoryByTime
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 __all__ = ["many_models_live", "what_became"]
 
@@ -75,7 +75,7 @@ def many_models_live(folder: Path, seconds: float, placement: str = "value") -> 
         f"--default-max-batch={_MAX_BATCH}",
     ]
     began_s = time.monotonic()
-    with inference_server(folder, flags=flags) as server:
+    with inference_server(folder, flags=[ANEW, *flags]) as server:
         registered_s = time.monotonic() - began_s
         with server.client() as client:
             known = len(client.get("/v1/models")["models"])

@@ -42,7 +42,7 @@ from tests.benchmarks.residency_live_server import (
     wait_for_quiet,
     warm_up,
 )
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 __all__ = ["five_models", "link_of"]
 
@@ -131,14 +131,14 @@ def _prepare(home: Path, places: int, slower: float) -> None:
     fixed_ms = 1000 * slower * rafiqi.LATENCY.fixed_s
     row_ms = 1000 * slower * rafiqi.LATENCY.per_row_s
     add_models(home, _NAMES, delay_ms=fixed_ms, row_delay_ms=row_ms, weight_bytes=WEIGHT_BYTES)
-    with inference_server(home, flags=_flags(places, "lru", slower)) as server:
+    with inference_server(home, flags=[ANEW, *_flags(places, "lru", slower)]) as server:
         warm_up(server, _NAMES, _SIZES)
 
 
 def _run(folder: Path, case: _Case, seconds: float, slower: float) -> _Outcome:
     home = _home(folder, case.places)
     order = rafiqi.order(case.access, int(seconds * 2000))
-    with inference_server(home, flags=_flags(case.places, case.placement, slower)) as server:
+    with inference_server(home, flags=[ANEW, *_flags(case.places, case.placement, slower)]) as server:
         wait_for_quiet(server, case.places)
         held, before = resident(server), loads_total(server)
         live = asyncio.run(in_turn(server.url, case.clients, seconds, _requests(server, order)))

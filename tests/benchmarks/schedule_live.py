@@ -39,7 +39,7 @@ from server.scheduling.simulation.simulator import (
 from tests.benchmarks.load_generator import Replay, closed_loop, replay, request_bytes
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.schedule_swaps import swaps
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 
 MAX_BATCH = 64
@@ -89,7 +89,7 @@ def main() -> None:
     flags = _parser().parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="ml_udf-live-") as folder,
-        inference_server(Path(folder) / "home", flags=["--workers=1"]) as server,
+        inference_server(Path(folder) / "home", flags=[ANEW, "--workers=1"]) as server,
     ):
         pace = Pace(flags.slower)
         _deploy(server, Path(folder), pace)

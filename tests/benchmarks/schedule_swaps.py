@@ -43,7 +43,7 @@ from server.scheduling.simulation.simulator import (
 )
 from tests.benchmarks.load_generator import Replay, replay, request_bytes
 from tests.benchmarks.report import console
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 
 __all__ = ["swaps"]
@@ -190,7 +190,7 @@ def _compared(case: _Case, seed: int, seconds: float, cost: _Cost) -> _Pair:
     flags = [f"--workers={_WORKERS}", f"--resident-models={case.places}"]
     with (
         tempfile.TemporaryDirectory(prefix="ml_udf-swaps-") as folder,
-        inference_server(Path(folder) / "home", flags=flags) as server,
+        inference_server(Path(folder) / "home", flags=[ANEW, *flags]) as server,
     ):
         for number in range(_MODELS):
             server.deploy(hashing_model(Path(folder), f"m{number}", **cost.options))

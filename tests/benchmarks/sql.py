@@ -34,7 +34,7 @@ from ml_udf.cli.pg_server import PostgresServer, SetupError
 from ml_udf.client import Client
 from tests.benchmarks.bare_loop import BareLoop
 from tests.benchmarks.report import Series, console, print_series, ratio, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model, image_model
 
 FUNCTION = "udf_bench"
@@ -80,7 +80,7 @@ def run(stack: ExitStack, work: Path, rows: int, rounds: int, architecture: str)
     loop = BareLoop(str(model))
     setup = loop.calibrate(files[:2048], len(os.sched_getaffinity(0)))
     console.print(f"the bare loop is fastest with {setup}")
-    server = stack.enter_context(inference_server(work / "home", media_roots=[work / "files"]))
+    server = stack.enter_context(inference_server(work / "home", media_roots=[work / "files"], flags=[ANEW]))
     server.deploy(model, FUNCTION)
     dsn, closed = postgres_database(stack, server.url)
 

@@ -38,7 +38,7 @@ from tests.benchmarks.ensembles_live_food import (
 from tests.benchmarks.ensembles_live_load import ask_by
 from tests.benchmarks.ensembles_live_rows import Asking
 from tests.benchmarks.report import Series, console, ratio, say, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 POLICIES = ("all", "value")
 CLASSES = ("bulk", "interactive")
@@ -90,7 +90,7 @@ def _run(stack: ExitStack, food: FoodEnsemble, rows: int, rounds: int, single_ro
     links = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-photos-", dir=food.folder)))
     files = _files(links, food, rows)
     home = stack.enter_context(food.home())
-    server = stack.enter_context(inference_server(home, media_roots=[links]))
+    server = stack.enter_context(inference_server(home, media_roots=[links], flags=[ANEW]))
     engines = _engines(stack, server, files)
     ways = {
         (engine, kind, policy): _Way(Series(f"{engine}, {kind}, {policy}", rows))

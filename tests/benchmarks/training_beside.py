@@ -27,7 +27,7 @@ from examples.foodlog.draw import Album, draw_album
 from server.scheduling.simulation.arrivals import poisson
 from tests.benchmarks.load_generator import Replay, replay, request_bytes
 from tests.benchmarks.report import console, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import image_model
 
 _FUNCTION = "udf_beside"
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ml_udf-bench-") as folder:
         work = Path(folder)
         draw_album(work / "drawn", Album(images=400, rows=1))
-        with inference_server(work / "home", media_roots=[work / "drawn"]) as server:
+        with inference_server(work / "home", media_roots=[work / "drawn"], flags=[ANEW]) as server:
             server.deploy(image_model(work / "made", "beside", options.architecture), _FUNCTION)
             run(server, sorted((work / "drawn").rglob("*.jpg")), options)
 

@@ -26,7 +26,7 @@ from rich.table import Table
 import ml_udf.duckdb
 from examples.foodlog.draw import Album, draw_album
 from tests.benchmarks.report import console, write_json
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 
 _WORKERS = (1, 2)
 _JOB_S = 300.0
@@ -71,7 +71,7 @@ def main() -> None:
 def measure(home: Path, photos: Path, workers: int, options: argparse.Namespace) -> Run:
     """The study on a server of its own, whose training processes have started before."""
     flags = [f"--workers={workers}", "--threads=1"]
-    with inference_server(home, media_roots=[photos], flags=flags) as server:
+    with inference_server(home, media_roots=[photos], flags=[ANEW, *flags]) as server:
         _register(server, sorted(photos.rglob("*.jpg")))
         _study(server, options.model, options.size, trials=2 * workers, epochs=1)  # warm
         began_s = time.perf_counter()

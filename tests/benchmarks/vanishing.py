@@ -20,7 +20,7 @@ from rich.table import Table
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.resident_memory import resident_bytes
 from tests.contract.oip_wire import metric
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 
 __all__ = ["FUNCTION", "Leavings", "deploy_slow", "leavings", "vanish"]
@@ -93,7 +93,7 @@ def main() -> None:
     flags = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="ml_udf-vanish-") as folder,
-        inference_server(Path(folder) / "home", flags=["--workers=1"]) as server,
+        inference_server(Path(folder) / "home", flags=[ANEW, "--workers=1"]) as server,
     ):
         deploy_slow(server, Path(folder))
         before = vanish(server, 5000)  # warm: buffers and pools have their size

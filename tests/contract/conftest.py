@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ml_udf.client import Client
-from tests.engines import Engine, make_engine
+from tests.engines import FUNCTIONS, Engine, Postgres, make_engine
 from tests.inference_server import InferenceServer, database_group, inference_server
 from tests.models import hashing_model, image_model
 
@@ -57,9 +57,32 @@ def endpoint(request: pytest.FixtureRequest, server: InferenceServer, photos: Pa
     return server.url if request.param == "http" else f"local:{server.home}?media_root={photos}"
 
 
+@pytest.fixture(scope="session")
+def sessions_with_models() -> Iterator[dict[tuple[str, str], Postgres]]:
+    """PostgreSQL's, by engine and `local:` endpoint: each that is new begins with seconds of imports."""
+    kept: dict[tuple[str, str], Postgres] = {}
+    yield kept
+    for session in kept.values():
+        session.close()
+
+
 @pytest.fixture
-def engine(engine_name: str, endpoint: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(
+    engine_name: str,
+    endpoint: str,
+    request: pytest.FixtureRequest,
+    sessions_with_models: dict[tuple[str, str], Postgres],
+) -> Iterator[Engine]:
     """An engine whose session calls the three functions by name."""
+    kept = sessions_with_models.get((engine_name, endpoint))
+    if kept is not None and kept.is_open:
+        kept.begin(endpoint, FUNCTIONS)
+        yield kept
+        return
     made = make_engine(engine_name, endpoint, request)
+    if isinstance(made, Postgres) and endpoint.startswith("local:"):
+        sessions_with_models[engine_name, endpoint] = made
+        yield made
+        return
     yield made
     made.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ml_udf.client import Client
-from tests.engines import Engine, make_engine
+from tests.engines import Engine
 from tests.inference_server import InferenceServer
 from tests.models import hashing_model, label_of
 
@@ -35,12 +34,8 @@ def functions(server: InferenceServer, open_folder: Path) -> None:
 
 
 @pytest.fixture
-def engine(
-    engine_name: str, endpoint: str, functions: None, request: pytest.FixtureRequest
-) -> Iterator[Engine]:
-    made = make_engine(engine_name, endpoint, request)
-    yield made
-    made.close()
+def engine(functions: None, engine: Engine) -> Engine:
+    return engine
 
 
 def details(engine: Engine, function: str, *inputs: str | None) -> list[dict[str, Any]]:

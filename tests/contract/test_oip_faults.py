@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.contract.oip_wire import Reply, call, infer_body, metric
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model
 from tests.waiting import has_sleeping_thread, wait_until
 
@@ -29,7 +29,7 @@ TEXT = "/v2/models/udf_text/infer"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     """A server that drains for as long as it takes; a batch takes `udf_slow` 1 s, `udf_endless` a minute."""
     folder = tmp_path_factory.mktemp("house")
-    with inference_server(folder / "home", flags=["--drain-s=600"]) as running:
+    with inference_server(folder / "home", flags=[ANEW, "--drain-s=600"]) as running:
         running.deploy(hashing_model(folder, "text_hash"), "udf_text")
         running.deploy(hashing_model(folder, "slow_hash", delay_ms=1000), "udf_slow", max_batch=8)
         running.deploy(hashing_model(folder, "endless_hash", delay_ms=60_000), "udf_endless")
@@ -111,7 +111,7 @@ def _is_running_slowly(server: InferenceServer, name: str = "slow") -> bool:
 
 
 def test_small_requests_go_on_while_a_worker_of_two_is_killed(tmp_path: Path) -> None:
-    with inference_server(tmp_path / "home", flags=["--workers=2"]) as server:
+    with inference_server(tmp_path / "home", flags=[ANEW, "--workers=2"]) as server:
         server.deploy(hashing_model(tmp_path, "text_hash", delay_ms=5), "udf_text")
         wait_until(lambda: len(server.worker_pids()) == 2)
         wrong: list[object] = []
@@ -179,7 +179,7 @@ def test_sigterm_lets_requests_finish_and_takes_no_new_ones(house: InferenceServ
 
 
 def test_a_drain_ends_after_its_time(tmp_path: Path) -> None:
-    with inference_server(tmp_path / "home", flags=["--drain-s=0.5"]) as server:
+    with inference_server(tmp_path / "home", flags=[ANEW, "--drain-s=0.5"]) as server:
         server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
         thread, replies = ask(server, SLOW, "x")
         wait_until(lambda: _is_running_slowly(server))

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.contract.oip_wire import Reply, call, infer_body
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model, image_model
 
 _NUMBERS = itertools.count(1)
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
     hashing_model(folder / "home" / "models", "found")
     (folder / "home" / "models" / "junk" / "1").mkdir(parents=True)
     (folder / "home" / "models" / "junk" / "1" / "model.json").write_text("{")
-    with inference_server(folder / "home", flags=["--default-slo-ms=100"]) as running:
+    with inference_server(folder / "home", flags=[ANEW, "--default-slo-ms=100"]) as running:
         for name in ("text_hash", "other_hash"):
             running.deploy(hashing_model(folder, name))
         yield running
@@ -177,7 +177,7 @@ def test_an_unloaded_function_answers_nothing_until_it_is_loaded(house: Inferenc
 
 
 def test_a_model_that_is_not_resident_is_loaded_when_rows_come(tmp_path: Path) -> None:
-    with inference_server(tmp_path / "home", flags=["--resident-models=1"]) as server:
+    with inference_server(tmp_path / "home", flags=[ANEW, "--resident-models=1"]) as server:
         for name in ("first", "second"):
             server.deploy(hashing_model(tmp_path, name), f"f_{name}")
         for name in ("f_first", "f_second", "f_first"):

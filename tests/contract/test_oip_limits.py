@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.oip_wire import Reply, call, infer_body, metric
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
     """A server with small limits."""
     folder = tmp_path_factory.mktemp("strict")
     flags = ["--max-body-bytes=10000", "--max-rows=20", "--max-input-bytes=1000", "--max-queued-rows=20"]
-    with inference_server(folder / "home", flags=flags) as server:
+    with inference_server(folder / "home", flags=[ANEW, *flags]) as server:
         server.deploy(hashing_model(folder, "text_hash"), "udf_text")
         server.deploy(hashing_model(folder, "slow_hash", delay_ms=1500), "udf_slow", max_batch=4)
         yield server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.oip_wire import call, infer_body
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 from tests.models import hashing_model, label_of
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_models_take_turns_on_a_device_that_holds_one_of_them(folder: Path) -> None:
-    with inference_server(folder / "home", flags=["--device=sim:10MiB,0.2GB/s,1ms"]) as server:
+    with inference_server(folder / "home", flags=[ANEW, "--device=sim:10MiB,0.2GB/s,1ms"]) as server:
         for name in ("one", "two"):
             server.deploy(hashing_model(folder, name, weight_bytes=6 * MIB), f"udf_{name}")
         for _ in range(2):

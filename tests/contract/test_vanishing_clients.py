@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.benchmarks.vanishing import deploy_slow, leavings, vanish
 from tests.contract.oip_wire import call, infer_body
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 from tests.models import hashing_model
 from tests.waiting import wait_until
 
@@ -16,7 +16,7 @@ _NOISE_BYTES = 4 << 20  # a kilobyte a client: the objects of one request are mo
 
 
 def test_thousands_of_clients_that_vanish_leave_nothing_behind(tmp_path: Path) -> None:
-    with inference_server(tmp_path / "home", flags=["--workers=1"]) as server:
+    with inference_server(tmp_path / "home", flags=[ANEW, "--workers=1"]) as server:
         deploy_slow(server, tmp_path)
         server.deploy(hashing_model(tmp_path, "text_hash"), "udf_text")
         before = vanish(server, _WARM_CLIENTS)

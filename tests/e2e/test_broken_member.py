@@ -15,7 +15,7 @@ import pytest
 from gpu_worker.model_files.regular import file_sha256
 from server.training.promotion.combination import choose_combination
 from tests.contract.oip_wire import call, infer_body, metric
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, text_model
 from tests.waiting import wait_until
 
@@ -78,7 +78,7 @@ def answers(server: InferenceServer, texts: list[str]) -> list[str]:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InferenceServer, dict[str, str]]]:
     """A server with `udf_dish` of three members, which follows plans by what was fitted; and the truth."""
     made = tmp_path_factory.mktemp("made")
-    with inference_server(tmp_path_factory.mktemp("home")) as server:
+    with inference_server(tmp_path_factory.mktemp("home"), flags=[ANEW]) as server:
         server.deploy(text_model(made, "teacher", seed=1))
         for seed, (name, share) in enumerate(BLURS.items(), 10):
             server.deploy(blurred(made, name, share, seed))

@@ -112,3 +112,33 @@ def test_without_a_server_every_command_says_so_and_what_to_do(command: tuple[st
     assert "127.0.0.1:9" in said
     assert "ml-udf serve" in said
     assert "Traceback" not in said
+
+
+def test_sql_asks_models_last_and_shows_how(server: InferenceServer) -> None:
+    cheap = "(n + 0) % 100 = 7"
+    query = f"SELECT count(*) AS n FROM range(1000) t(n) WHERE udf_label('text ' || n) <> 'none' AND {cheap}"
+    shown = ml_udf("sql", query, "--show-rewrite", endpoint=server.url)
+    assert shown.returncode == 0, shown.stderr
+    assert f"CASE WHEN TRY(({cheap}) IS TRUE) IS NOT FALSE THEN udf_label(" in shown.stdout
+    sent = "; SELECT rows_sent FROM ml_udf.stat_functions"
+    for options, rows in (((), "10"), (("--no-rewrite",), "1000")):
+        found = ml_udf("sql", query + sent, "--format", "csv", *options, endpoint=server.url)
+        assert found.stdout.split() == ["n", "10", "rows_sent", rows], found.stderr
+
+
+def test_sql_shows_why_a_condition_stays_as_it_is(server: InferenceServer) -> None:
+    query = "SELECT 1 FROM range(9) t(n) WHERE udf_label('text ' || n) = 'a' AND random() < 0.5"
+    shown = ml_udf("sql", query, "--show-rewrite", endpoint=server.url)
+    assert shown.stdout.strip() == query
+    assert "random() < 0.5 may give another value each time" in shown.stderr
+
+
+def test_sql_names_the_functions_that_there_are_where_one_is_not(server: InferenceServer) -> None:
+    failed = ml_udf("sql", "SELECT udf_lable('a')", endpoint=server.url)
+    told = " ".join(failed.stderr.split())
+    assert failed.returncode == 1
+    assert "there is no function udf_lable" in told
+    assert "did you mean udf_label?" in told
+    assert "floor" not in told
+    other = ml_udf("sql", "SELECT nowhere FROM range(3)", endpoint=server.url)
+    assert "Binder Error" in other.stderr

@@ -31,7 +31,7 @@ FOR_POSTGRES = ("postgresql.md", "plan-node.md")
 JOB_S = 300.0
 TABLES = (
     *("foodlog", "labelled", "lessons", "photos", "my_photos", "my_labels", "trays", "answered"),
-    *("customers", "comments", "food_scores"),
+    *("customers", "comments", "food_scores", "looks"),
 )
 VIEWS = ("meals", "kept_meals")
 # A statement: literals, quoted names and comments whole, up to its semicolon and the comment behind that.
@@ -42,15 +42,16 @@ TEACHES = re.compile(r"\bml_udf\.train\(")
 # What stands for something of the reader's own, or takes too long on few pictures, and what it means here.
 MEANT = {
     "budget => '300 epochs'": "budget => '3 epochs', models => ARRAY['squeezenet'], size => 32",
-    "budget => '180 epochs'": "budget => '4 epochs', size => 32",
-    "ARRAY['vgg', 'inception', 'resnet']": "ARRAY['small_cnn', 'squeezenet']",
-    "max_epochs => 30": "max_epochs => 2",
+    "budget => '120 epochs'": "budget => '4 epochs', size => 32",
+    "ARRAY['vgg', 'small_cnn', 'resnet']": "ARRAY['small_cnn', 'squeezenet']",
+    "max_epochs => 20": "max_epochs => 2",
     "budget => '2 minutes'": "budget => '8 epochs'",
     "ml_udf.train('mood')": "ml_udf.train('mood', budget => '5 seconds')",
     "budget => '60 epochs'": "budget => '5 epochs'",
     "token '…'": "token 'secret'",
 }
 NEEDS_PGVECTOR = re.compile(r"USING hnsw|<=>")
+NEEDS_VSS = re.compile(r"\bvss;|USING HNSW")
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,10 @@ def reader(
         yield typist
         if engine.name == "postgres":
             typist.clears_away()
+            engine.query("DROP EXTENSION IF EXISTS vector CASCADE")
         engine.close()
+        for said in typist.untyped:  # now: an engine of DuckDB keeps the warnings of its time to itself
+            warnings.warn(said, stacklevel=1)
 
 
 class Reader:
@@ -143,7 +147,16 @@ class Reader:
         self._server = server
         self._photos = photos
         self._pictures_job = 0
-        self._has_pgvector = bool(engine.name == "postgres" and _pgvector(engine))
+        self.untyped: list[str] = []  # statements that need what is not installed
+        self._has_pgvector = engine.name == "postgres" and _pgvector(engine)
+        self._lacks = {
+            pattern: name
+            for pattern, name, is_there in (
+                (NEEDS_PGVECTOR, "pgvector", self._has_pgvector),
+                (NEEDS_VSS, "vss", engine.name == "duckdb" and _vss(engine)),
+            )
+            if not is_there
+        }
 
     def makes_tables(self, labelled: list[tuple[str, str]]) -> None:
         """The tables that the pages take for granted, of the reader's own rows."""
@@ -200,8 +213,8 @@ class Reader:
                 continue
             if statement.startswith("CREATE EXTENSION"):
                 self.engine.query("DROP EXTENSION ml_udf CASCADE")
-            if NEEDS_PGVECTOR.search(statement) and not self._has_pgvector:
-                warnings.warn(f"NOT TYPED, pgvector is not installed: {statement}", stacklevel=1)
+            if missing := [name for needs, name in self._lacks.items() if needs.search(statement)]:
+                self.untyped.append(f"NOT TYPED, {missing[0]} is not installed: {statement}")
                 continue
             rows = self.engine.query(self._meant(statement, job))
             if TEACHES.search(statement):
@@ -245,8 +258,19 @@ def box_of(label: str) -> str:
     return json.dumps([{"label": label, "box": [2, 2, 20, 22]}])
 
 
-def _pgvector(engine: Engine) -> list[tuple[object, ...]]:
-    return engine.query("SELECT 1 FROM pg_type WHERE typname = 'vector'")
+def _pgvector(engine: Engine) -> bool:
+    if not engine.query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        return False
+    engine.query("CREATE EXTENSION IF NOT EXISTS vector")
+    return True
+
+
+def _vss(engine: Engine) -> bool:
+    try:
+        engine.query("LOAD vss")
+    except SqlError:
+        return False
+    return True
 
 
 def test_every_statement_of_the_pages_runs_as_it_is_written(reader: Reader) -> None:

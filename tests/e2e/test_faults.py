@@ -10,7 +10,7 @@ import pytest
 
 from ml_udf.client import Client
 from tests.engines import Engine, SqlError, make_engine
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model, image_model, label_of
 
 ENGINES = ("duckdb", "postgres", "postgres-by-row")
@@ -20,7 +20,7 @@ ENGINES = ("duckdb", "postgres", "postgres-by-row")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     """A server of this file's own, whose `udf_slow` takes 2 ms a row."""
     folder = tmp_path_factory.mktemp("mortal")
-    with inference_server(folder / "home") as running:
+    with inference_server(folder / "home", flags=[ANEW]) as running:
         running.deploy(hashing_model(folder, "text_hash"), "udf_text")
         running.deploy(hashing_model(folder, "slow_hash", row_delay_ms=2), "udf_slow")
         running.deploy(image_model(folder, "photo_net"), "udf_photo")

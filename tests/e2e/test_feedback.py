@@ -17,7 +17,7 @@ from ml_udf.client import Client, Options
 from ml_udf.client.transport import HttpRequest
 from ml_udf.errors import BadOption, Forbidden, MlUdfError, UnknownFunction
 from server.ensemble.fit import Fit, SubsetFit
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import text_model
 
 MEMBERS = ("text_loud", "text_right", "text_other")
@@ -41,7 +41,7 @@ FIT = Fit(
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     made = tmp_path_factory.mktemp("made")
-    with inference_server(tmp_path_factory.mktemp("home")) as server:
+    with inference_server(tmp_path_factory.mktemp("home"), flags=[ANEW]) as server:
         for seed, name in enumerate(MEMBERS):
             server.deploy(text_model(made, name, seed=seed))
         yield server
@@ -271,7 +271,7 @@ def test_feedback_is_for_the_full_token(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"{name}-token-of-some-length\n")
         (tmp_path / name).chmod(0o600)
     flags = [f"--token-file={tmp_path / 'full'}", f"--ask-token-file={tmp_path / 'ask'}"]
-    with inference_server(tmp_path / "home", flags=flags) as server:
+    with inference_server(tmp_path / "home", flags=[ANEW, *flags]) as server:
         body = {"function": "udf_dish", "inputs": ["a"], "labels": ["pizza"]}
         asking = Client(server.url, token="ask-token-of-some-length")
         with pytest.raises(Forbidden):

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from ml_udf.client import Client
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, write_manifest
 from tests.waiting import wait_until
 
@@ -99,7 +99,7 @@ def voters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Voter]:
 @pytest.fixture
 def server(tmp_path: Path, voters: list[Voter]) -> Iterator[InferenceServer]:
     flags = ["--workers=2", "--resident-models=2", "--allow-import"]
-    with inference_server(tmp_path / "home", flags=flags) as running:
+    with inference_server(tmp_path / "home", flags=[ANEW, *flags]) as running:
         for voter in voters:
             running.deploy(voter.folder)
         client = Client(running.url)

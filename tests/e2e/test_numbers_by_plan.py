@@ -10,7 +10,7 @@ from ml_udf.errors import BadOption
 from server.ensemble.worths import fit_of_worths
 from tests.contract.oip_wire import Reply, call, infer_body
 from tests.engines import DuckDb
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.task_models import price_model
 
 # As if `dear` had been of no use on held-out rows.
@@ -21,7 +21,7 @@ BODY = {"models": ["price", "dear"], "slo_ms": 5000}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     made = tmp_path_factory.mktemp("made")
-    with inference_server(tmp_path_factory.mktemp("home")) as server:
+    with inference_server(tmp_path_factory.mktemp("home"), flags=[ANEW]) as server:
         server.deploy(price_model(made))
         server.deploy(price_model(made, "dear", a_gram=4.0))
         with server.client() as client:

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from ml_udf.errors import MlUdfError
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model, label_of, text_model
 from tests.waiting import wait_until
 
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
     """Two workers with room for two of five models each, which the functions f0 to f4 ask one by one."""
     folder = tmp_path_factory.mktemp("truth")
     flags = ["--workers=2", "--worker-start-s=60", f"--device={DEVICE}"]
-    with inference_server(folder / "home", flags=flags) as running:
+    with inference_server(folder / "home", flags=[ANEW, *flags]) as running:
         for number in range(MODELS):
             made = hashing_model(folder / "made", f"m{number}", weight_bytes=WEIGHT_BYTES, delay_ms=5.0)
             running.deploy(made, f"f{number}")

@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import save_file
 
 from ml_udf.client import Client
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model, label_of, write_manifest
 from tests.stress.wire import Connection, NoAnswer, infer_request
 from tests.waiting import wait_until
@@ -121,7 +121,7 @@ def two_workers(
     folder = tmp_path_factory.mktemp("two-workers")
     # To stand still for ever is to be seen soon; five seconds are to be borne with what is shipped.
     flags = ["--workers=2", "--allow-import"] + ([] if for_s else ["--worker-hang-s=3"])
-    with inference_server(folder / "home", flags=flags) as server:
+    with inference_server(folder / "home", flags=[ANEW, *flags]) as server:
         server.deploy(hashing_model(folder / "made", "text_hash", delay_ms=100), "udf_text")
         wait_until(lambda: both_hold(server, "text_hash/1"), PATIENCE_S)
         yield server
@@ -130,7 +130,7 @@ def two_workers(
 @pytest.fixture(scope="module")
 def one_worker(tmp_path_factory: pytest.TempPathFactory, their_code: Path) -> Iterator[InferenceServer]:
     home = tmp_path_factory.mktemp("one-worker")
-    with inference_server(home, flags=["--allow-import", "--worker-hang-s=3"]) as server:
+    with inference_server(home, flags=[ANEW, "--allow-import", "--worker-hang-s=3"]) as server:
         yield server
 
 

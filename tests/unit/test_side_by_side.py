@@ -65,6 +65,23 @@ def test_who_waits_to_be_alone_is_not_overtaken(tmp_path: Path) -> None:
         later.end()
 
 
+def test_tests_that_are_alone_one_after_the_other_wait_once(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        with turns.turn(alone=True, stays=True):
+            later = Runs(tmp_path, pool, alone=False)
+        assert not later.begun.wait(SOON_S), "the room is kept"
+        with turns.turn(alone=True):
+            assert not later.begun.wait(SOON_S)
+        assert later.begun.wait(20.0)
+        with turns.turn(alone=False, stays=True):
+            pass
+        later.end()
+        last = Runs(tmp_path, pool, alone=True)
+        assert last.begun.wait(20.0), "only who is alone keeps it"
+        last.end()
+
+
 def test_a_test_that_fails_gives_its_turn_back(tmp_path: Path) -> None:
     def fail() -> None:
         with Turns(tmp_path).turn(alone=True):

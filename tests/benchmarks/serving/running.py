@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.benchmarks.serving.cases import Case
 from tests.benchmarks.serving.contenders import OURS, Contender
 from tests.benchmarks.serving.servers.model import WORKERS
-from tests.inference_server import inference_server
+from tests.inference_server import ANEW, inference_server
 
 _START_S = 90.0
 _END_S = 15.0
@@ -34,7 +34,7 @@ def running(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # handed on: a connection is an open file
     if contender.name == OURS:
-        with inference_server(folder / "home", flags=[f"--workers={WORKERS}"]) as server:
+        with inference_server(folder / "home", flags=[ANEW, f"--workers={WORKERS}"]) as server:
             server.deploy(model, "photo", slo_ms=case.slo_ms, max_batch=32)
             _await_answer(contender, server.port, photos[0])
             yield server.port

@@ -65,12 +65,15 @@ def test_the_ensemble_is_held_against_the_best_of_the_single_models() -> None:
     singles = {"udf_a": Measured(0.90, 1.0), "udf_b": Measured(0.93, 2.0), "udf_c": Measured(0.93, 1.5)}
 
     def said(accuracy: float, photo_ms: float = 3.0) -> str:
-        return verdict("udf_all", {"udf_all": Measured(accuracy, photo_ms), **singles})
+        measured = {"udf_all": Measured(accuracy, photo_ms), **singles}
+        return verdict("udf_all", measured, ["all_b/1", "all_c/1"])
 
     assert "beats the best single model, udf_c, by 2.0 points" in said(0.95)
     assert "1.0 points behind udf_c" in said(0.92)
     assert "as many rightly as udf_c, in more time" in said(0.93)
     assert "as many rightly as udf_c, in less time" in said(0.93, 1.4)
+    of_one = verdict("udf_all", {"udf_all": singles["udf_c"], **singles}, ["all_c/1"])
+    assert "udf_all is all_c/1 alone" in of_one
 
 
 def test_what_was_deployed_is_told_with_its_members_and_its_interval() -> None:
