@@ -1,0 +1,1 @@
+"""How many workers, how many copies of which variant: capacity follows the load."""
