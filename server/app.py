@@ -41,6 +41,7 @@ from server.catalog.function_spec import single_model_function
 from server.catalog.functions import Function
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
+from server.catalog.variants import Variants
 from server.dashboard import pages
 from server.dashboard.confusions import Confusions
 from server.dashboard.dashboard import Dashboard
@@ -84,6 +85,9 @@ from server.routes import (
 from server.routes import (
     tokens as token_routes,
 )
+from server.routes import (
+    variants as variant_routes,
+)
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
@@ -110,6 +114,7 @@ from server.store.sessions import EndedSessionRepository
 from server.store.things import ThingRepository
 from server.store.tokens import TokenRepository
 from server.store.training import TrainingRepository
+from server.store.variants import VariantRepository
 from server.supervision import Supervisor
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.datasets.connections import SourceConnections
@@ -166,6 +171,7 @@ class App:
             functions,
             deployments,
             models,
+            variant_routes,
             places,
             classify,
             feedback,
@@ -404,6 +410,8 @@ async def _running(
             proxies=Proxies(dispatcher, catalog, latencies.of_rows),
         )
         await publisher.restore()
+        of_registry = VariantRepository(storage.engine)
+        variants = Variants(await asyncio.to_thread(of_registry.all))
         pool: WorkerPool = LocalPool(
             settings.workers,
             functools.partial(_worker_command, settings),
@@ -505,6 +513,7 @@ async def _running(
             views=Views(things),
             ownership=ownership,
             catalog=catalog,
+            variants=variants,
             publisher=publisher,
             dispatcher=dispatcher,
             residency=residency,

@@ -20,6 +20,7 @@ from server.catalog.cascade_spec import cascade_asked, found_form
 from server.catalog.catalog import Catalog, Models
 from server.catalog.function_spec import file_form, function_of, members_named, spec_from
 from server.catalog.functions import Function, ModelVersion
+from server.catalog.variants import base_of, is_variant
 from server.ensemble.fit import Fit
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.placement.remote_models import RemoteModels
@@ -138,6 +139,35 @@ class Publisher:
             manifest = await asyncio.to_thread(self._artifacts.read_manifest, directory)
             name = check_name(manifest.get("name"), "model.json: 'name'")
             return await self._serve_model(lambda: self._artifacts.adopt(directory), name, view, directory)
+
+    async def register_variant(self, directory: Path) -> ModelVersion:
+        """Store and serve a variant, made in a directory of this host, of a model that is served.
+
+        It is whose its model is. Raises `BadOption`, `UnknownFunction` where there is no such model.
+        """
+        async with self._one_at_a_time:
+            manifest = await asyncio.to_thread(self._artifacts.read_manifest, directory)
+            model = model_from_manifest(manifest, directory)
+            if not is_variant(model.name):
+                raise BadOption(f"{model.name!r} is not the name of a variant")
+            self._catalog.model(base_of(model.name), model.version)
+            return await self._store_model(
+                lambda: self._artifacts.adopt(directory), model.name, self._catalog, directory
+            )
+
+    async def remove_variant(self, model: ModelVersion) -> None:
+        """Serve a variant no longer, and forget its files. Raises `BadOption` where a function names it."""
+        async with self._one_at_a_time:
+            users = sorted({each.name for each in self._catalog if not each.bare and model in each.asked})
+            if users:
+                raise BadOption(f"{model.key} is a member of the function {users[0]}; deploy that without it")
+            await asyncio.to_thread(self._repository.remove_model, model)
+            function = self._catalog.remove_model(model)
+            if function is not None:
+                self._dispatcher.remove(function)
+            await self._residency.unload({model.key})
+            await asyncio.to_thread(self._artifacts.remove_model, model.directory, None)
+            log.info("variant removed model=%s", model.key)
 
     def check_may_deploy(self, name: str, view: View) -> None:
         """Whether a caller may deploy a function of that name. Raises `Forbidden`."""
@@ -380,7 +410,8 @@ class Publisher:
         if self._remote is not None:
             self._remote.serve((model,))
         log.info("model registered model=%s task=%s accuracy=%.4f", model.key, model.task, model.accuracy)
-        self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")
+        if not is_variant(model.name):
+            self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")
         return model
 
     async def _adopt_found(self) -> None:

@@ -18,6 +18,7 @@ from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
+from server.catalog.variants import Variants
 from server.http.large_json import LargeJson
 from server.observability.history import History
 from server.observability.metrics import Exposition, Metrics
@@ -49,6 +50,7 @@ class Services:
     views: Views
     ownership: Ownership
     catalog: Catalog
+    variants: Variants
     publisher: Publisher
     dispatcher: Dispatcher
     residency: Residency

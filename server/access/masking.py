@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["masked", "masked_fault", "masked_text"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[0-9]+)?")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~-]*(?:/[0-9]+)?")
 
 
 def masked_text(text: str, hidden: Mapping[str, str]) -> str:

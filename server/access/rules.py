@@ -98,6 +98,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/register"): Rule("deploy", _MULTIPART),
     ("GET", "/v1/models"): Rule("read"),
     ("PUT", "/v1/models/{name}/visibility"): Rule("deploy"),
+    ("GET", "/v1/variants"): Rule("read"),
     ("GET", "/v1/workers"): Rule("read"),
     ("GET", "/v1/residency"): Rule("read"),
     ("GET", "/v1/deployments"): Rule("read"),

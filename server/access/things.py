@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from server.access.caller import Kind
 from server.access.permissions import Thing, Visibility
+from server.catalog.variants import base_of
 
 __all__ = ["Things"]
 
@@ -31,12 +32,13 @@ class Things:
         self.revision = 0
 
     def of(self, kind: Kind, name: str) -> Thing:
-        """The thing of a name, be it there or not."""
+        """The thing of a name, be it there or not. A model's variants are its owner's, as it is."""
+        name = _whose(kind, name)
         return self._known.get((kind, name)) or Thing(kind, name, visibility=_UNCLAIMED[kind])
 
     def is_claimed(self, kind: Kind, name: str) -> bool:
         """Whether it is known whose it is."""
-        return (kind, name) in self._known
+        return (kind, _whose(kind, name)) in self._known
 
     def replace(self, things: Iterable[Thing]) -> None:
         """Take these for all that there are."""
@@ -54,3 +56,7 @@ class Things:
         """It is gone: whoever makes the next one of its name owns that."""
         self._known.pop((kind, name), None)
         self.revision += 1
+
+
+def _whose(kind: Kind, name: str) -> str:
+    return base_of(name) if kind == "model" else name

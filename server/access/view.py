@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from server.access.caller import NOBODY, Caller, Kind
 from server.access.permissions import changes, sees
 from server.access.things import Things
+from server.catalog.variants import base_of
 from server.errors import Forbidden
 
 __all__ = ["WHOLE", "View", "Views", "common_folders", "folders_of"]
@@ -44,8 +45,9 @@ class View:
         return not key or self.sees("model", key.partition("/")[0])
 
     def reaches(self, kind: Kind, name: str) -> bool:
-        """Whether the caller's token reaches that name, whosever it is."""
-        return self.is_admin or self.caller.grants.reach(kind, name)
+        """Whether the caller's token reaches that name, whosever it is; of a model's variant, the model's."""
+        whose = base_of(name) if kind in ("model", "function") else name
+        return self.is_admin or self.caller.grants.reach(kind, whose)
 
     def changes(self, kind: Kind, name: str) -> bool:
         """Whether the caller may change a thing."""

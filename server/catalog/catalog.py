@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from server.catalog.functions import Function, ModelVersion
+from server.catalog.variants import is_variant
 from server.errors import BadOption, UnknownFunction, VersionGone
 
 __all__ = ["Catalog", "Models", "unknown"]
@@ -109,6 +110,18 @@ class Catalog:
         self._served[model.name] = sorted([*others, function], key=lambda f: f.version)
         return function
 
+    def remove_model(self, model: ModelVersion) -> Function | None:
+        """Serve a model version under its own name no longer: what it was served as."""
+        self._models.pop(model.key, None)
+        served = self._served.get(model.name, [])
+        gone = next((each for each in served if each.bare and each.version == model.version), None)
+        left = [each for each in served if each is not gone]
+        if left:
+            self._served[model.name] = left
+        else:
+            self._served.pop(model.name, None)
+        return gone
+
     def add_function(self, function: Function, keep: int) -> list[Function]:
         """Serve a deployment as the current one; the versions that are thereby no longer served."""
         served = [*self._served.get(function.name, []), function]
@@ -133,8 +146,12 @@ class Catalog:
         return self._served.pop(name)
 
     def groups(self) -> list[tuple[ModelVersion, ...]]:
-        """What a starting worker should hold: the members of each current function, then bare models."""
-        current = {function.name: function for function in self}  # the last version wins
+        """What a starting worker should hold: the members of each current function, then bare models.
+
+        A model's variants come when rows ask for them.
+        """
+        served = (function for function in self if not is_variant(function.name))
+        current = {function.name: function for function in served}  # the last version wins
         loaded = [function for function in current.values() if self.is_loaded(function.name)]
         return [function.asked for function in sorted(loaded, key=lambda function: function.bare)]
 

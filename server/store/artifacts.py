@@ -24,7 +24,7 @@ from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
 from gpu_worker.model_files.regular import MANIFEST_FILE, flush, open_regular, read_json
 from gpu_worker.model_files.remote_spec import is_remote, remote_sha256
 from server.errors import BadOption, BodyTooLarge
-from server.store.manifest import check_name, model_from_manifest
+from server.store.manifest import check_model_name, check_name, model_from_manifest
 from server.store.readers import Readers, close_to_others
 
 __all__ = ["Artifacts"]
@@ -48,7 +48,7 @@ class Artifacts:
 
     def model_directory(self, name: str, version: int) -> Path:
         """Where a version lives. Raises `BadOption` for a name that could leave the folder."""
-        return self._models / check_name(name, "model") / str(int(version))
+        return self._models / check_model_name(name, "model") / str(int(version))
 
     def found(self) -> Iterator[Path]:
         """The directories below `models/` that hold a manifest, by name."""

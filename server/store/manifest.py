@@ -20,11 +20,13 @@ from gpu_worker.tasks import Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_from
 from gpu_worker.wire.columns import JSON
 from server.catalog.functions import InputShape, ModelVersion
+from server.catalog.variants import base_of, is_variant, variant_model, variant_of
 from server.errors import BadOption
 
-__all__ = ["check_name", "model_from_manifest"]
+__all__ = ["check_model_name", "check_name", "model_from_manifest"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_MOST_CHARACTERS = 100
 
 
 def check_name(name: object, what: str) -> str:
@@ -37,11 +39,27 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
+def check_model_name(name: object, what: str) -> str:
+    """`name` if it can name a model, or a variant of one. Raises `BadOption`."""
+    if not isinstance(name, str) or not is_variant(name):
+        return check_name(name, what)
+    try:
+        is_whole = variant_model(base_of(name), variant_of(name)) == name
+    except ValueError as exc:
+        raise BadOption(f"{what} {name[:100]!r} is not a name: {exc}") from exc
+    if not is_whole:
+        raise BadOption(f"{what} {name[:100]!r} is not a name: it names no variant")
+    check_name(base_of(name), what)
+    if len(name) > _MOST_CHARACTERS:
+        raise BadOption(f"{what} {name[:100]!r} is longer than {_MOST_CHARACTERS} characters")
+    return name
+
+
 def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
     """The model version that a manifest describes. Raises `BadOption`."""
     if manifest.get("format") != FORMAT:
         raise BadOption(f"model.json: 'format' must be {FORMAT}, not {manifest.get('format')!r}")
-    name = check_name(manifest.get("name"), "model.json: 'name'")
+    name = check_model_name(manifest.get("name"), "model.json: 'name'")
     version = manifest.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31 - 1:
         raise BadOption(f"model.json of {name}: 'version' must be a whole number from 1, not {version!r}")

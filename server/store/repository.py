@@ -85,6 +85,17 @@ class Repository:
         return model
 
     @retried
+    def remove_model(self, model: ModelVersion) -> None:
+        """Forget a version. For variants, which can be made again; a model's own versions stay."""
+        with Session(self._engine) as session:
+            session.execute(
+                delete(ModelVersionRow).where(
+                    ModelVersionRow.name == model.name, ModelVersionRow.version == model.version
+                )
+            )
+            session.commit()
+
+    @retried
     def models(self) -> list[ModelVersion]:
         """All model versions, by name and version."""
         with Session(self._reading) as session:

@@ -38,6 +38,7 @@ __all__ = [
     "HistoryRow",
     "JobRow",
     "LookRow",
+    "ModelVariantRow",
     "ModelVersionRow",
     "RetrainingRow",
     "SecretRow",
@@ -81,6 +82,30 @@ class ModelVersionRow(Base):
     rows_per_s: Mapped[float | None] = mapped_column(Float)  # of late, at its last use
 
     __table_args__ = (Index(None, "last_used_at"),)
+
+
+class ModelVariantRow(Base):
+    """What was measured of one way to run a model version, as `server.catalog.variants` says it.
+
+    A variant is a model version of its own, unless it was refused, or is the model as it was registered.
+    """
+
+    __tablename__ = "model_variants"
+
+    model: Mapped[str] = mapped_column(String(100), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    runtime: Mapped[str] = mapped_column(String(40))
+    precision: Mapped[str] = mapped_column(String(40))
+    threads: Mapped[int] = mapped_column(Integer)
+    files: Mapped[dict[str, Any]]
+    nbytes: Mapped[int] = mapped_column(BigInteger)
+    resident_bytes: Mapped[int] = mapped_column(BigInteger)
+    load_s: Mapped[float] = mapped_column(Float)
+    profile: Mapped[dict[str, Any]]
+    held_out: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    refused: Mapped[str] = mapped_column(Text)
+    measured_at: Mapped[datetime]
 
 
 class FunctionRow(Base):

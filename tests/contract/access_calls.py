@@ -90,6 +90,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/register"): Call(body={}, passes=(400,)),
     ("GET", "/v1/models"): _NOTHING,
     ("PUT", "/v1/models/{name}/visibility"): Call(("model",), changes=True, body=_SHARE, passes=(400,)),
+    ("GET", "/v1/variants"): _NOTHING,
     ("GET", "/v1/workers"): _NOTHING,
     ("GET", "/v1/residency"): _NOTHING,
     ("GET", "/v1/functions"): _NOTHING,

@@ -50,6 +50,7 @@ def test_servers_that_start_at_once_on_one_database_do_not_collide(empty_databas
 def test_deployments_from_before_fits_have_none_and_are_served(database: Engine, tmp_path: Path) -> None:
     with database.begin() as connection:
         tables = (
+            "model_variants",
             "feedback",
             "feedback_answers",
             "feedback_contexts",
