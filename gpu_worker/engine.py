@@ -49,6 +49,7 @@ from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
+from gpu_worker.pipeline.crops import Cropping
 from gpu_worker.pipeline.device_jpeg import decoder_on
 from gpu_worker.pipeline.intake import Intake, Piece
 from gpu_worker.pipeline.work_time import WorkClock
@@ -56,7 +57,7 @@ from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from gpu_worker.threads import Threads
 from gpu_worker.tiers.loads import Loads, LoadTimes
-from gpu_worker.wire.protocol import Answer, AskStep
+from gpu_worker.wire.protocol import Answer, AskStep, Crop, Cropped
 
 __all__ = ["Engine", "LoadReport"]
 
@@ -314,6 +315,25 @@ class Engine:
             if not self._next_piece(batch):
                 break
         return batch
+
+    def crop(self, asked: Crop, over: Callable[[Cropped | Exception], object]) -> Cropping:
+        """Sets pictures on their way to be cut up, in the threads that decode. Raises `BadRequest`.
+
+        over: called once, with what came of it, in whichever thread was last: it only hands over.
+        """
+        self.start()
+        cropping = Cropping(
+            asked,
+            self._intake.media.narrowed(asked.media_roots, asked.narrowed),
+            max_pixels=self.settings.max_pixels,
+            max_bytes=self.settings.max_input_bytes,
+            over=over,
+        )
+        if self._crew is None:
+            cropping.begin(self._threads.put)
+        else:
+            cropping.begin(functools.partial(self._crew.submit, "decode", next(self._turns)))
+        return cropping
 
     def infer(
         self,

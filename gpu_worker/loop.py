@@ -1,6 +1,7 @@
 """The worker's loop: frames in, frames out, one engine between.
 
     socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
+                     ├─ Crop ─────────→ engine.crop  → decode threads ─────────────────┤
                      ├─ Load, Read, … → a thread for each model under way (orders.py) ─┼─→ sender → socket
                      ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
                      ├─ Cancel, Ping, … ───────────────────────────────────────────────┘
@@ -16,6 +17,7 @@ unanswered rows to another worker.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import select
 import socket
@@ -28,11 +30,14 @@ from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, NoRoom, WorkerError
 from gpu_worker.orders import Orders
 from gpu_worker.pipeline.batch import Batch
+from gpu_worker.pipeline.crops import Cropping
 from gpu_worker.train.trainer import Trainer
 from gpu_worker.wire.frames import receive
 from gpu_worker.wire.protocol import (
     Answer,
     Cancel,
+    Crop,
+    Cropped,
     Done,
     EndTraining,
     Evaluate,
@@ -76,7 +81,7 @@ class Loop:
         self._connection = connection
         self._engine = engine
         self._abandoned = abandoned
-        self._batches: dict[int, Batch | None] = {}  # None: not begun yet
+        self._batches: dict[int, Batch | Cropping | None] = {}  # None: not begun yet
         self._batches_changed = threading.Condition()
         self._replies = Replies(connection, self._forget)
         self._orders = Orders(self._carry_out, self._fail)
@@ -130,6 +135,8 @@ class Loop:
     def _accept(self, message: Message) -> None:
         if isinstance(message, Infer):
             self._accept_batch(message)
+        elif isinstance(message, Crop):
+            self._accept_crop(message)
         elif isinstance(message, Load | Read | Unload):
             self._orders.put(message)
         elif isinstance(message, Cancel):
@@ -167,15 +174,45 @@ class Loop:
         else:
             raise FrameError(f"a worker does not take {message.kind!r} messages")
 
-    def _accept_batch(self, message: Infer) -> None:
+    def _takes(self, message: Infer | Crop) -> bool:
+        """Whether there is room for it; else that is its answer."""
         if len(self._batches) >= self._most_pending:
             waiting = f"{len(self._batches)} batches wait already; try again when some are answered"
             self._fail(message.id, NoRoom(waiting))
-            return
+            return False
         # It may be over, and its reply sent, before `begin` returns.
         with self._batches_changed:
             self._batches[message.id] = None
         self._trainer.batch_begun()
+        return True
+
+    def _begun(self, message: Infer | Crop, batch: Batch | Cropping) -> None:
+        with self._batches_changed:
+            if message.id in self._batches:
+                self._batches[message.id] = batch
+
+    def _accept_crop(self, message: Crop) -> None:
+        if not self._takes(message):
+            return
+        try:
+            cropping = self._engine.crop(message, functools.partial(self._cropped, message.id))
+        except Exception as exc:
+            self._trainer.batch_over()
+            self._fail(message.id, exc)
+            return
+        self._begun(message, cropping)
+
+    def _cropped(self, request_id: int, outcome: Cropped | Exception) -> None:
+        """In the thread of its last picture."""
+        if isinstance(outcome, Exception):
+            self._fail(request_id, outcome)
+        else:
+            self._replies.put(outcome)
+        self._trainer.batch_over()
+
+    def _accept_batch(self, message: Infer) -> None:
+        if not self._takes(message):
+            return
         try:
             batch = self._engine.begin(
                 message.models,
@@ -194,9 +231,7 @@ class Loop:
             self._trainer.batch_over()
             self._fail(message.id, exc)
             return
-        with self._batches_changed:
-            if message.id in self._batches:
-                self._batches[message.id] = batch
+        self._begun(message, batch)
         batch.answer.add_done_callback(self._answered)
 
     def _answered(self, answer: Future[Answer]) -> None:

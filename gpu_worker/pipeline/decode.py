@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,10 @@ from gpu_worker.errors import RowFault
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.image_file import ImageFile, look_over
 
-__all__ = ["Pixels", "decode_image", "decode_picture", "upright_size"]
+__all__ = ["Pixels", "decode_image", "decode_picture", "decode_whole", "upright_size"]
 
 Pixels = NDArray[np.uint8]
+_Made = TypeVar("_Made")
 
 _MOST_S: Final = 10.0  # of this thread's time for one image: twenty times what the largest picture takes
 _BLOCK_BYTES: Final = 4096  # that a decoder gets of a file of many scans between two looks at the clock
@@ -61,6 +63,21 @@ def decode_picture(data: bytes, frame: Frame, *, max_pixels: int) -> Pixels:
     Size and scans are judged by the header, before any pixel is decoded, and decoding has a bounded time.
     Raises `RowFault` (input_undecodable, input_too_large).
     """
+    return _decoded(data, max_pixels, lambda image, turn: _fit(image, turn, frame, max_pixels))
+
+
+def decode_whole(data: bytes, *, max_pixels: int) -> Image.Image:
+    """The image in all its pixels, upright, in RGB, transparency over white. Raises as `decode_picture`."""
+
+    def whole(image: Image.Image, turn: int) -> Image.Image:
+        found = _opaque(_eight_bit(image))
+        return found.transpose(_UPRIGHT[turn]) if turn in _UPRIGHT else found
+
+    return _decoded(data, max_pixels, whole)
+
+
+def _decoded(data: bytes, max_pixels: int, made: Callable[[PillowFile, int], _Made]) -> _Made:
+    """What is made of the opened picture, with its Exif orientation. Raises `RowFault`."""
     if not data:
         raise RowFault("input_undecodable", "the image is empty (0 bytes)")
     try:
@@ -74,7 +91,7 @@ def decode_picture(data: bytes, frame: Frame, *, max_pixels: int) -> Pixels:
             if timed:
                 file.check_scans(columns * rows, max_pixels)
                 image.decodermaxblock = _BLOCK_BYTES
-            return _fit(image, file.orientation, frame, max_pixels)
+            return made(image, file.orientation)
     except RowFault:
         raise
     except UnidentifiedImageError as exc:

@@ -17,6 +17,8 @@ __all__ = [
     "Cancel",
     "CheckpointStored",
     "Column",
+    "Crop",
+    "Cropped",
     "Done",
     "EndTraining",
     "EpochTrained",
@@ -127,8 +129,39 @@ class Infer(Message):
 
 
 @dataclass(slots=True)
+class Crop(Message):
+    """Cut `boxes` out of the pictures at `rows`: of each row a list of [x0, y0, x1, y1], in pixels of the
+    picture, upright.
+
+    margin: by what part of its width and height a box grows to each side first; it never leaves its picture.
+    `form` ("path" or "image"), `media_roots`, `narrowed` and `patience_s` are those of `Infer`.
+    """
+
+    kind: ClassVar[str] = "crop"
+    rows: list[bytes]
+    form: str
+    boxes: list[list[list[float]]]
+    margin: float = 0.0
+    media_roots: list[str] | None = None
+    narrowed: Sequence[tuple[int, Sequence[str] | None]] = field(default_factory=list)
+    patience_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Cropped(Message):
+    """The pieces as PNG, row after row, each row's in the order of its boxes; of a row at fault none."""
+
+    kind: ClassVar[str] = "cropped"
+    crops: list[bytes]
+    counts: list[int]  # by row
+    errors: list[dict[str, Any]]  # fields of RowError
+    work_s: float = 0.0
+
+
+@dataclass(slots=True)
 class Cancel(Message):
-    """Stop the Infer, the Load, the Read or the TrainEpoch of id `target`; it has no reply of its own.
+    """Stop the Infer, the Crop, the Load, the Read or the TrainEpoch of id `target`; it has no reply of its
+    own.
 
     What it stops is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came
     first. A Load is over within 50 ms, and nothing of it is on the device then; but a pass of its warm-up may

@@ -9,6 +9,7 @@ the server imports this module.
     Unload → Done   | Failed
     Read   → Done   | Failed          into the host's memory, ahead of a Load
     Infer  → Answer | Failed          one batch through one or several models, decoded once
+    Crop   → Cropped | Failed        pieces of pictures, for whoever is asked of each
     Cancel → (nothing; the Infer or Load it names answers Failed(code="cancelled"), or already has)
     Ping   → Pong
     ListResidents → ResidentsListed
@@ -42,6 +43,8 @@ from gpu_worker.wire.messages import (
     Cancel,
     CheckpointStored,
     Column,
+    Crop,
+    Cropped,
     Done,
     EndTraining,
     EpochTrained,
@@ -75,6 +78,8 @@ __all__ = [
     "Cancel",
     "CheckpointStored",
     "Column",
+    "Crop",
+    "Cropped",
     "Done",
     "EndTraining",
     "EpochTrained",
@@ -118,7 +123,13 @@ class FrameError(ValueError):
 
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in Message.__subclasses__()}
 _FIELDS = {cls: tuple(item.name for item in fields(cls)) for cls in _KINDS.values()}
-_COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: "predictions"}
+_COLUMN: dict[type[Message], str] = {
+    Infer: "rows",
+    Crop: "rows",
+    Cropped: "crops",
+    Inspect: "rows",
+    Evaluated: "predictions",
+}
 
 
 def encode(message: Message) -> bytes:
