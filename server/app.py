@@ -98,6 +98,8 @@ from server.serving.contexts import MOST_CONTEXTS, Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.serving.learned_state import LearnedState
+from server.serving.pipelines.calls import PipelineCalls
+from server.serving.pipelines.cropping import Cropper
 from server.serving.prediction_ids import PredictionIds
 from server.serving.proxies import Proxies
 from server.serving.recent_answers import RecentAnswers
@@ -488,8 +490,19 @@ async def _running(
         cached = _answer_cache(settings, dispatcher, metrics, supervisor)
         if cached is not None:
             stack.push_async_callback(cached.close)
+        pipelines = PipelineCalls(
+            dispatcher, cached, Cropper(dispatcher.workers), latencies.of_rows, supervisor.tasks()
+        )
+        stack.push_async_callback(pipelines.close)
         calls = CallService(
-            dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows, recent, cached
+            dispatcher,
+            metrics,
+            supervisor.tasks(),
+            settings.max_queued_rows,
+            shadow_rows,
+            recent,
+            cached,
+            pipelines,
         )
         selections = Selections(dispatcher, latencies.of_rows, functools.partial(_by_proxy, metrics))
         read = functools.partial(_reading, metrics, dispatcher, residency)
@@ -533,6 +546,7 @@ async def _running(
                 ],
             ),
             calls=calls,
+            pipelines=pipelines,
             feedback=FeedbackService(labelled, learned_state, calls, metrics, ids),
             contexts=contexts,
             ids=ids,

@@ -7,6 +7,7 @@ dispatcher. In this order, so that a crash in between leaves something that the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,9 +21,11 @@ from server.catalog.cascade_spec import cascade_asked, found_form
 from server.catalog.catalog import Catalog, Models
 from server.catalog.function_spec import file_form, function_of, members_named, spec_from
 from server.catalog.functions import Function, ModelVersion
+from server.catalog.pipeline_spec import is_pipeline, pipeline_function, pipeline_spec
+from server.catalog.stages import Stages
 from server.catalog.variants import base_of, is_variant
 from server.ensemble.fit import Fit
-from server.errors import BadOption, Overloaded, UnknownFunction
+from server.errors import BadOption, Overloaded, UnknownFunction, VersionGone
 from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
@@ -61,6 +64,7 @@ class Publisher:
         self._repository = repository
         self._artifacts = artifacts
         self._catalog = catalog
+        self._stages = Stages(catalog)
         self._dispatcher = dispatcher
         self._residency = residency
         self._defaults = defaults
@@ -84,17 +88,10 @@ class Publisher:
             except BadOption as error:
                 log.error("model not served model=%s reason=%r", model.key, error.message)
         current: dict[str, Function] = {}
-        for deployment in await asyncio.to_thread(self._repository.served):
+        served = await asyncio.to_thread(self._repository.served)
+        for deployment in sorted(served, key=lambda each: is_pipeline(each.spec)):  # stages before pipelines
             try:
-                function = function_of(
-                    deployment.function,
-                    deployment.version,
-                    self._permitted(deployment.function, deployment.version, deployment.spec),
-                    self._catalog,
-                    self._defaults,
-                    fit_from(deployment.fit),
-                )
-                function = with_feedback(function, deployment.feedback, deployment.refit)
+                function = await self._restored(deployment)
                 self._dispatcher.configure(function)
             except (BadOption, UnknownFunction) as error:
                 log.error(
@@ -110,6 +107,31 @@ class Publisher:
             await asyncio.to_thread(self._artifacts.write_function, function.name, file_form(function))
         for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
             await asyncio.to_thread(self._artifacts.remove_function, name)
+
+    async def _restored(self, deployment: Deployment) -> Function:
+        """The function of a deployment. Raises `BadOption`, `UnknownFunction`."""
+        name, version, spec = deployment.function, deployment.version, deployment.spec
+        if is_pipeline(spec):
+            for stage in spec["pipeline"]:
+                if "function" in stage:
+                    await self._restore_stage(stage["function"], int(stage["version"]))
+            return pipeline_function(name, version, spec, self._stages)
+        permitted = self._permitted(name, version, spec)
+        fit = fit_from(deployment.fit)
+        function = function_of(name, version, permitted, self._catalog, self._defaults, fit)
+        return with_feedback(function, deployment.feedback, deployment.refit)
+
+    async def _restore_stage(self, name: str, version: int) -> None:
+        """Serve a version that only pipelines use. Raises as `_restored`."""
+        with contextlib.suppress(UnknownFunction, VersionGone):
+            self._stages.resolve(name, str(version))
+            return
+        deployment = await asyncio.to_thread(self._repository.deployment, name, version)
+        if deployment is None:
+            raise UnknownFunction(f"there is no version {version} of {name!r} here")
+        stage = await self._restored(deployment)
+        self._dispatcher.configure(stage)
+        self._stages.keep(stage)
 
     async def register(
         self,
@@ -197,7 +219,13 @@ class Publisher:
         async with self._one_at_a_time:
             check_name(name, "function")
             self.check_may_deploy(name, view)
-            spec = spec_from(name, body, SeenCatalog(self._catalog, view))
+            seen = SeenCatalog(self._catalog, view)
+            if is_pipeline(body):
+                spec = pipeline_spec(name, body, seen)
+                exists = self._catalog.is_function(name) or self._catalog.is_model(name)
+                async with self._ownership.making(view, "function", name, exists=exists):
+                    return await self._deploy_pipeline(name, spec)
+            spec = spec_from(name, body, seen)
             if found is not None:
                 spec = {**spec, "cascade_found": dict(found)}
             exists = self._catalog.is_function(name) or self._catalog.is_model(name)
@@ -224,6 +252,24 @@ class Publisher:
         def made(version: int) -> Function:
             return function_of(name, version, spec, self._catalog, self._defaults, fit)
 
+        return await self._switch(name, spec, made, fit)
+
+    async def _deploy_pipeline(self, name: str, spec: dict[str, Any]) -> Function:
+        for group in pipeline_function(name, 0, spec, self._stages).groups:
+            await self._load(group)
+        return await self._switch(
+            name, spec, lambda version: pipeline_function(name, version, spec, self._stages)
+        )
+
+    async def _switch(
+        self,
+        name: str,
+        spec: dict[str, Any],
+        made: Callable[[int], Function],
+        fit: Fit | None = None,
+    ) -> Function:
+        """Have it answered by a new deployment. made: the function in a version."""
+
         def stage(version: int) -> None:
             self._artifacts.stage_function(name, file_form(made(version)))
 
@@ -236,8 +282,7 @@ class Publisher:
             raise
         function = made(deployment.version)
         self._dispatcher.configure(function)
-        for retired in self._catalog.add_function(function, SERVED_DEPLOYMENTS):
-            self._dispatcher.remove(retired)
+        self._retire(self._catalog.add_function(function, SERVED_DEPLOYMENTS))
         await asyncio.to_thread(self._artifacts.publish_function, name)
         log.info(
             "function deployed function=%s version=%d members=%s",
@@ -245,7 +290,8 @@ class Publisher:
             function.version,
             ",".join(model.key for model in function.members),
         )
-        self._tasks.once("spread", self._residency.spread(function.asked), f"spread {name}")
+        for group in function.groups:
+            self._tasks.once("spread", self._residency.spread(group), f"spread {name}")
         return function
 
     async def deployments(self, name: str, limit: int) -> list[Deployment]:
@@ -257,17 +303,20 @@ class Publisher:
         async with self._one_at_a_time:
             if not self._catalog.is_function(name):
                 raise UnknownFunction(f"there is no function {name!r} here")
+            if users := self._stages.users(name):
+                names = ", ".join(dict.fromkeys(user.name for user in users))
+                raise BadOption(f"function {name} is a stage of {names}; delete or deploy that first")
             await asyncio.to_thread(self._repository.delete_function, name)
             await asyncio.to_thread(self._artifacts.remove_function, name)
-            for function in self._catalog.remove_function(name):
-                self._dispatcher.remove(function)
+            self._retire(self._catalog.remove_function(name))
             self._ownership.forget("function", name)
             log.info("function deleted function=%s", name)
 
     async def load(self, name: str) -> None:
         """Make a function or model resident, whatever must leave for it. Raises as `deploy`."""
         function = self._catalog.versions(name)[-1]
-        await self._load(function.asked)
+        for group in function.groups:
+            await self._load(group)
         self._catalog.set_loaded(name, True)
 
     async def unload(self, name: str) -> None:
@@ -281,6 +330,11 @@ class Publisher:
         }
         mine = {model.key for function in self._catalog.versions(name) for model in function.asked}
         await self._residency.unload(mine - needed)
+
+    def _retire(self, functions: list[Function]) -> None:
+        """These have left the catalog; what is a stage yet is served on."""
+        for function in self._stages.let_go(functions):
+            self._dispatcher.remove(function)
 
     async def close(self) -> None:
         """Stop what runs in the background."""

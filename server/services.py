@@ -16,6 +16,7 @@ from server.administration.audit import AuditLog
 from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
 from server.catalog.catalog import Catalog
+from server.catalog.functions import Function
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.catalog.variants import Variants
@@ -30,6 +31,7 @@ from server.serving.call_service import CallService
 from server.serving.contexts import Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
+from server.serving.pipelines.calls import PipelineCalls
 from server.serving.prediction_ids import PredictionIds
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
@@ -58,6 +60,7 @@ class Services:
     metrics: Metrics
     exposition: Exposition
     calls: CallService
+    pipelines: PipelineCalls
     feedback: FeedbackService
     contexts: Contexts
     ids: PredictionIds
@@ -82,6 +85,11 @@ class Services:
         if self.dispatcher.is_draining or not any(state.state == "up" for state in self.pool.states()):
             return False
         return self.residency.holds_anything() or all(model.endpoint for model in self.catalog.models())
+
+    def is_resident(self, function: Function) -> bool:
+        """Whether all that answers it is on workers; a proxy may come later."""
+        made_of = (function,) if function.pipeline is None else function.pipeline.stages
+        return all(self.residency.is_resident(each.members) for each in made_of)
 
     def seen_by(self, view: View) -> SeenCatalog:
         """The catalog as a caller sees it."""

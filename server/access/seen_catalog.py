@@ -93,4 +93,10 @@ class SeenCatalog:
         named = (key.partition("/")[0] for key in (*function.named, *also, *([proxy] if proxy else ())))
         names = dict.fromkeys((*(model.name for model in function.asked), *named, *fitted))
         sees = self._view.sees
-        return {name: f"member {place}" for place, name in enumerate(names, 1) if not sees("model", name)}
+        stages = () if function.pipeline is None else function.pipeline.stages
+        hidden = {
+            stage.name: f"function {at}" for at, stage in enumerate(stages, 1) if not self.sees(stage.name)
+        }
+        return hidden | {
+            name: f"member {place}" for place, name in enumerate(names, 1) if not sees("model", name)
+        }

@@ -153,7 +153,12 @@ class Catalog:
         served = (function for function in self if not is_variant(function.name))
         current = {function.name: function for function in served}  # the last version wins
         loaded = [function for function in current.values() if self.is_loaded(function.name)]
-        return [function.asked for function in sorted(loaded, key=lambda function: function.bare)]
+        groups = [
+            group
+            for function in sorted(loaded, key=lambda function: function.bare)
+            for group in function.groups
+        ]
+        return list(dict.fromkeys(groups))
 
     def is_loaded(self, name: str) -> bool:
         """False between an explicit unload and the next load."""

@@ -189,6 +189,8 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "thresholds": dict(function.thresholds),
         "media_roots": None if function.media_roots is None else list(function.media_roots),
         "answer_cache": function.answer_cache,
+        "pipeline": None if function.pipeline is None else function.pipeline.told(),
+        "goal_split": None if function.pipeline is None else function.pipeline.split,
     }
 
 
@@ -196,6 +198,11 @@ def file_form(function: Function) -> dict[str, Any]:
     """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
     told = deployed_form(function)
     del told["answer_cache"], told["cascade"]  # nobody else asks there, and all members answer
+    del told["pipeline"], told["goal_split"]
+    if function.pipeline is not None:  # with its stages in the versions that it has
+        crop = function.pipeline.crop
+        stages = [file_form(stage) for stage in function.pipeline.stages]
+        return {**told, "fit": None, "stages": stages, "crop": None if crop is None else crop.to_json()}
     fit, evidence = function.fit, None if function.fit is None else function.fit.evidence
     if fit is None or evidence is None or not function.follows_plans or function.proxy is not None:
         # Nobody reads it where all answer.

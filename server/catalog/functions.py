@@ -17,6 +17,7 @@ from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.preprocess import PLAIN, Preprocess
 from gpu_worker.tasks import ColumnSpec, Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_of
+from server.catalog.pipeline import Pipeline
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
 from server.ensemble.error_weights import error_weights
@@ -177,6 +178,8 @@ class Function:
     named: tuple[str, ...] = ()  # keys of the models that it may select from; () where that is its members
     proxy: Proxy | None = None  # that may answer alone in place of all members
     cascade: Mapping[str, Any] | None = field(default=None, hash=False)  # what was asked, and came of it
+    # Of functions; its `members` are all their models then, those of the first stage first.
+    pipeline: Pipeline | None = field(default=None, hash=False)
     # What follows from the others, found once: each is read several times a row.
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
@@ -191,8 +194,13 @@ class Function:
         set_field = partial(object.__setattr__, self)
         # With its version: rows of different versions never share a batch.
         set_field("key", f"{self.name}@{self.version}")
-        set_field("task", task_named(self.asked_task or self.members[0].task))
-        set_field("outputs", self.task.columns_of(self.members[0].content))
+        made_of = self.pipeline
+        if made_of is None:
+            set_field("task", task_named(self.asked_task or self.members[0].task))
+            set_field("outputs", self.task.columns_of(self.members[0].content))
+        else:
+            set_field("task", made_of.task)
+            set_field("outputs", made_of.outputs)
         proxy = self.proxy
         is_member = proxy is not None and proxy.model in self.members
         set_field("asked", self.members if proxy is None or is_member else (proxy.model, *self.members))
@@ -216,6 +224,8 @@ class Function:
 
     def _applied_thresholds(self) -> tuple[float, ...]:
         """Those that its answers are held against, once its members have answered by their own."""
+        if self.pipeline is not None:
+            return ()
         if len(self.members) == 1 and not self.thresholds:
             return ()
         models = [model.thresholds for model in self.members]
@@ -239,7 +249,7 @@ class Function:
     @property
     def answers_numbers(self) -> bool:
         """Whether an answer errs by so much, and is not right or wrong."""
-        return self.task.reads == "values"
+        return self.task.reads == "values" and self.pipeline is None
 
     @property
     def is_taught(self) -> bool:
@@ -286,12 +296,21 @@ class Function:
     @property
     def takes_feedback(self) -> bool:
         """Whether its answers have ids by which labels are given: it is no bare model, and names classes."""
-        return not self.bare and bool(self.classes) and self.task.picks_one
+        return not self.bare and self.pipeline is None and bool(self.classes) and self.task.picks_one
 
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes by which the shapes of its answers are given (`ColumnSpec.dims`)."""
+        if self.pipeline is not None:
+            return self.pipeline.last.sizes
         return {"classes": len(self.classes), "features": self.features or self.members[0].features}
+
+    @property
+    def groups(self) -> tuple[tuple[ModelVersion, ...], ...]:
+        """Its models, as they are loaded together: all, or those of each stage."""
+        if self.pipeline is None:
+            return (self.asked,)
+        return tuple(stage.asked for stage in self.pipeline.stages)
 
     def outputs_of(self, wanted: Collection[str], members: int) -> list[str]:
         """The columns that workers are asked for; none for those that an answer has by default.
@@ -307,6 +326,8 @@ class Function:
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes that all members share, in the order of `scores`; none where it answers none."""
+        if self.pipeline is not None:
+            return self.pipeline.last.classes if self.task.needs_classes else ()
         return self.members[0].classes if self.task.needs_classes else ()
 
     def label_at(self, place: int | None) -> str | None:
@@ -325,7 +346,13 @@ class Function:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """The forms in which its rows may come, the default first; pixels only if members agree on them."""
+        """The forms in which its rows may come, the default first; pixels only if members agree on them.
+
+        Of a pipeline those of its first stage; where that is cut up, whole pictures.
+        """
+        if self.pipeline is not None:
+            taken = self.pipeline.stages[0].forms
+            return taken if self.pipeline.crop is None else tuple(form for form in taken if form != "tensor")
         forms = forms_of(self.task.name, self.form)
         first = self.members[0].input
         same_pixels = first.row_bytes > 0 and all(m.input.pixels == first.pixels for m in self.asked)

@@ -206,9 +206,7 @@ def _ready(page: Page, functions: list[Function] | None = None) -> set[str]:
     services = page.services
     asked = [*page.functions(), *page.bare_models()] if functions is None else functions
     return {
-        each.name
-        for each in asked
-        if services.catalog.is_loaded(each.name) and services.residency.is_resident(each.members)
+        each.name for each in asked if services.catalog.is_loaded(each.name) and services.is_resident(each)
     }
 
 

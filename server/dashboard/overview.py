@@ -59,7 +59,7 @@ def _view(page: Page, span: str) -> OverviewView:
     ready = {
         each.name
         for each in functions
-        if services.catalog.is_loaded(each.name) and services.residency.is_resident(each.members)
+        if services.catalog.is_loaded(each.name) and services.is_resident(each)
     }
     places = seen_places(services.residency.places(), page.view.sees_key)
     workers = worker_lines((*services.pool.states(), *services.remote.states()), places)

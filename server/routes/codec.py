@@ -216,6 +216,11 @@ class Codec:
         """
         if limits == Limits():
             return None
+        if function.pipeline is not None:
+            if limits.min_accuracy is None:
+                return None  # its goal is split among its stages
+            stages = ", ".join(stage.name for stage in function.pipeline.stages)
+            raise BadOption(f"{function.name} is a pipeline, whose accuracy was never measured; ask {stages}")
         candidates = [MemberEstimate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
         rows = min(rows, function.max_batch)
         saved_s = self.saved_s(function, form, rows)

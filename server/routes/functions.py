@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -107,6 +108,28 @@ def _described(
         "batch_sizes": list(function.batch_sizes),
         "feedback": masked(feedback_form(function), hidden),
         "is_model": function.bare,
-        "ready": services.catalog.is_loaded(function.name)
-        and services.residency.is_resident(function.members),  # a proxy may come later
+        "ready": services.catalog.is_loaded(function.name) and services.is_resident(function),
+        **_pipeline_form(services, function, hidden),
+    }
+
+
+def _pipeline_form(services: Services, function: Function, hidden: Mapping[str, str]) -> dict[str, Any]:
+    """Of a pipeline: its stages, with the versions that have their names now, and what calls were like."""
+    pipeline = function.pipeline
+    if pipeline is None:
+        return {}
+    stages: list[dict[str, Any]] = []
+    for number, stage in zip(pipeline.numbers, pipeline.stages, strict=True):
+        current = services.catalog.versions(stage.name)[-1].version
+        told = {"stage": number, "function": stage.name, "version": stage.version, "task": stage.task.name}
+        stages.append({**told, "current_version": current})
+    known = services.pipelines.times(function)
+    crops = {
+        "objects_per_row": known.found / known.rows if known.rows else None,
+        "crop_ms": known.cut_s * 1000,
+    }
+    return {
+        "pipeline": masked(pipeline.told(), hidden),
+        "stages": masked(stages, hidden),
+        **({} if pipeline.crop is None else crops),
     }

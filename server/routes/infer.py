@@ -36,6 +36,7 @@ from server.routes.codec import Codec, raw_request
 from server.serving.cached_calls import CachedCall
 from server.serving.call_service import CallService
 from server.serving.calls import PendingReply, Reply
+from server.serving.pipelines.calls import PipelineCall
 from server.supervision import Tasks
 
 __all__ = ["InferRoute", "is_infer"]
@@ -280,7 +281,7 @@ class _Asked:
     reply: SendReply
     function: Function | None = None
     request: InferRequest | None = None
-    pending: PendingReply | CachedCall | None = None
+    pending: PendingReply | CachedCall | PipelineCall | None = None
     task: asyncio.Task[None] | None = None  # that reads the body, or writes the reply
     is_read: bool = False  # what goes wrong from now on is a row's fault, or ours
     gone: bool = False

@@ -39,7 +39,7 @@ def all_statistics(services: ServicesOf, seen: SeenOf) -> Response:
 def model_ready(services: ServicesOf, seen: SeenOf, name: str, version: str | None = None) -> Response:
     """Whether rows for it would be answered without loading it first."""
     function = seen.resolve(name, version)
-    ready = not services.dispatcher.is_draining and services.residency.is_resident(function.members)
+    ready = not services.dispatcher.is_draining and services.is_resident(function)
     return Response(status_code=200 if ready else 503)
 
 
@@ -121,6 +121,6 @@ def _index_entry(services: Services, function: Function) -> dict[str, str]:
     entry = {"name": function.name, "version": str(function.version)}
     if not services.catalog.is_loaded(function.name):
         return {**entry, "state": "UNAVAILABLE", "reason": "unloaded"}
-    if services.residency.is_resident(function.members):
+    if services.is_resident(function):
         return {**entry, "state": "READY", "reason": ""}
     return {**entry, "state": "UNAVAILABLE", "reason": "not resident; loaded when rows come"}

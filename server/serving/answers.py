@@ -64,7 +64,11 @@ def check_members(function: Function, answer: Answer, members: Collection[str], 
 
 
 def expected_accuracies(reply: Reply) -> list[float]:
-    """By row, how often such an answer is right; nan where that is not known, as of a default answer."""
+    """By row, how often such an answer is right; nan where that is not known, as of a default answer, or of
+    several functions one after the other.
+    """
+    if reply.function.pipeline is not None:
+        return [math.nan] * reply.rows
     answered_by = ((range(first, end), members) for first, end, members in reply.answered_by)
     unknown = (*reply.errors, *reply.defaulted)
     return reply.function.rule.expected_by_row(reply.rows, reply.columns, answered_by, unknown)
@@ -73,8 +77,10 @@ def expected_accuracies(reply: Reply) -> list[float]:
 def device_seconds(reply: Reply, latency_of: Callable[[ModelVersion], Latency]) -> list[float]:
     """By row, the seconds of a device that the members which answered it take for a row, each alone.
 
-    By l̂, in a batch of usual size.
+    By l̂, in a batch of usual size. nan where things in a row were asked, and not the row.
     """
+    if reply.function.pipeline is not None:
+        return [math.nan] * reply.rows
     each_s = {model.name: row_s(reply.function, model, latency_of) for model in reply.function.members}
     taken_s = [0.0] * reply.rows
     for first, end, members in reply.answered_by:

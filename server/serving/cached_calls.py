@@ -137,7 +137,8 @@ class CachedCalls:
 
     def begin(self, call: Call) -> PendingReply | CachedCall:
         """As `Dispatcher.begin`. What that raises once files have been looked at is the future's."""
-        self._dispatcher.check_open()
+        if not call.is_part:
+            self._dispatcher.check_open()
         scope = self._scope(call)
         if scope is None:
             return self._dispatcher.begin(call)

@@ -15,6 +15,7 @@ from server.serving.calls import Call, PendingReply, Reply
 from server.serving.caps import Caps
 from server.serving.dispatcher import Dispatcher
 from server.serving.fair_share import FairShare
+from server.serving.pipelines.calls import PipelineCall, PipelineCalls
 from server.serving.recent_answers import RecentAnswers
 from server.serving.shadow_rows import ShadowRows
 from server.supervision import Tasks
@@ -34,10 +35,13 @@ class CallService:
         shadow_rows: ShadowRows | None = None,
         recent: RecentAnswers | None = None,
         cached: CachedCalls | None = None,
+        pipelines: PipelineCalls | None = None,
     ) -> None:
         """max_rows: of one function that all callers share. shadow_rows, recent: hear what traffic was
         answered, kept answers or new ones. cached: where rows are looked up that were asked before.
+        pipelines: where rows go from stage to stage.
         """
+        self._pipelines = pipelines
         self._shadow_rows = shadow_rows
         self._recent = recent
         self._dispatcher = dispatcher
@@ -72,7 +76,7 @@ class CallService:
 
     def begin(
         self, call: Call, began_s: float, on_over: Callable[[Reply | BaseException], None]
-    ) -> PendingReply | CachedCall:
+    ) -> PendingReply | CachedCall | PipelineCall:
         """Queue a call whose request came at `began_s`, on the clock of `time.monotonic`.
 
         `on_over` is called once, never before this returns, with the reply or with why there is none: an
@@ -85,7 +89,7 @@ class CallService:
             self._caps.give(call.caller, call.shares, rows, call.nbytes)
             raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
         try:
-            pending = self._dispatcher.begin(call) if self._cached is None else self._cached.begin(call)
+            pending = self._begun(call)
         except BaseException:
             self._fair_share.give(name, call.caller, rows)
             self._caps.give(call.caller, call.shares, rows, call.nbytes)
@@ -95,26 +99,41 @@ class CallService:
 
     async def drained(self) -> None:
         """Wait until no call is under way."""
+        if self._pipelines is not None:
+            await self._pipelines.drained()
         if self._cached is not None:
             await self._cached.drained()
         await self._dispatcher.drained()
 
-    def _over(self, pending: PendingReply | CachedCall, began_s: float) -> Reply | BaseException:
+    def _begun(self, call: Call) -> PendingReply | CachedCall | PipelineCall:
+        if call.function.pipeline is not None and self._pipelines is not None:
+            return self._pipelines.begin(call)
+        return self._dispatcher.begin(call) if self._cached is None else self._cached.begin(call)
+
+    def _ended(self, pending: PendingReply | CachedCall | PipelineCall) -> None:
+        if isinstance(pending, PendingReply):
+            self._dispatcher.end(pending)
+        elif isinstance(pending, CachedCall) and self._cached is not None:
+            self._cached.end(pending)
+        elif isinstance(pending, PipelineCall) and self._pipelines is not None:
+            self._pipelines.end(pending)
+
+    def _over(
+        self, pending: PendingReply | CachedCall | PipelineCall, began_s: float
+    ) -> Reply | BaseException:
         """The outcome of a call that is over, which is counted and forgotten."""
         call = pending.call
         self._fair_share.give(call.function.name, call.caller, len(call.rows))
         self._caps.give(call.caller, call.shares, len(call.rows), call.nbytes)
-        if not isinstance(pending, CachedCall):
-            self._dispatcher.end(pending)
-        elif self._cached is not None:
-            self._cached.end(pending)
+        self._ended(pending)
         failure = pending.future.exception()
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
             return failure
         reply = pending.future.result()
-        if self._shadow_rows is not None and call.is_traffic:
+        is_plain = call.is_traffic and call.function.pipeline is None
+        if self._shadow_rows is not None and is_plain:
             self._shadow_rows.answered(call)
-        if self._recent is not None and call.is_traffic:
+        if self._recent is not None and is_plain:
             self._recent.answered(call, reply)
         stats = self._metrics.of(call.function)
         stats.answered(

@@ -29,7 +29,8 @@ class Call:
     outputs: the columns of the answer that are wanted; none for those that it has by default.
     context: in which it is asked, as `Contexts` writes it; "" for none. with_members: whether what each
     member said is wanted too. is_traffic: whether somebody wants to know; False = it shows how good answers
-    are, and says nothing of what is asked.
+    are, and says nothing of what is asked. is_part: of a call that was taken before; it is answered while the
+    server shuts down, too.
     """
 
     function: Function
@@ -52,6 +53,7 @@ class Call:
     is_traffic: bool = True
     # Below which its paths must lie, beside the function's own; None = anywhere.
     media_roots: tuple[str, ...] | None = None
+    is_part: bool = False
     answer_cache: bool = True  # whether it may be answered by what was answered before, and be kept
 
     @property

@@ -125,6 +125,8 @@ class Dispatcher:
 
     def check(self, function: Function) -> None:
         """Raises `BadOption` if one of the function's policies, or an option of one, cannot be."""
+        if function.pipeline is not None:  # its stages have policies
+            return
         try:
             check_policy(function.policy, function.policy_options)
             self._selecting.check(function)
@@ -132,7 +134,13 @@ class Dispatcher:
             raise BadOption(f"function {function.name}: {exc}") from exc
 
     def configure(self, function: Function) -> None:
-        """Serve a function, or serve it differently. Raises `BadOption` as `check` does."""
+        """Serve a function, or serve it differently. Raises `BadOption` as `check` does.
+
+        Of a pipeline the rows are counted; they come as its stages'.
+        """
+        if function.pipeline is not None:
+            self._metrics.serve(function)
+            return
         spec = spec_of(function, self._bounds, self._latency_of, self.residency.swap_s)
         try:
             self._core.configure(time.monotonic(), spec)
@@ -164,6 +172,9 @@ class Dispatcher:
 
     def remove(self, function: Function) -> None:
         """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
+        if function.pipeline is not None:
+            self._metrics.forget(function)
+            return
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
@@ -196,6 +207,10 @@ class Dispatcher:
         """The plans that its rows of that form follow, or those of another; None where they follow none."""
         return self._selecting.followed(function, form)
 
+    def workers(self) -> Collection[Worker]:
+        """Those that live."""
+        return self._workers.values()
+
     def served(self) -> Collection[Function]:
         """Every version that is served."""
         return self._functions.values()
@@ -212,7 +227,8 @@ class Dispatcher:
 
         Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
         """
-        self.check_open()
+        if not call.is_part:
+            self.check_open()
         now_s = time.monotonic()
         pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
         if call.row_class == "interactive":

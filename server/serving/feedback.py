@@ -446,6 +446,11 @@ def _selection(
 def _check(function: Function) -> None:
     if function.bare:
         raise BadOption(f"{function.name} is a model; feedback is given on a function, which may learn of it")
+    if function.pipeline is not None:
+        stages = ", ".join(stage.name for stage in function.pipeline.stages)
+        raise BadOption(
+            f"{function.name} is a pipeline, which learns nothing itself; give its stages: {stages}"
+        )
     if not function.answers_numbers and (not function.classes or function.task.column("scores") is None):
         raise BadOption(f"{function.name} answers {function.task.name}, which has no labels to give")
 

@@ -226,6 +226,13 @@ class Repository:
             return [_deployment(row) for row in rows]
 
     @retried
+    def deployment(self, function: str, version: int) -> Deployment | None:
+        """A deployment of a function, served or not; None where there never was one of that number."""
+        with Session(self._reading) as session:
+            row = session.get(DeploymentRow, (function, version))
+            return None if row is None else _deployment(row)
+
+    @retried
     def deployments(self, function: str, limit: int) -> list[Deployment]:
         """The last deployments of a function, served or not, the newest first."""
         with Session(self._reading) as session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +122,7 @@ def test_an_engine_cuts_what_lies_below_its_media_roots(tmp_path: Path) -> None:
     engine = Engine(Settings(media_roots=(str(tmp_path),), threads=2))
     try:
         rows = [str(folder / "a.png").encode() for folder in (seen, hidden, seen, seen)]
-        boxes = [[[0, 0, 5, 5], [5, 5, 9, 9]], [[0, 0, 5, 5]], [], [[1, 2, 3, 4]]]
+        boxes: list[list[list[float]]] = [[[0, 0, 5, 5], [5, 5, 9, 9]], [[0, 0, 5, 5]], [], [[1, 2, 3, 4]]]
         found = cut(engine, Crop(7, rows, "path", boxes, narrowed=[(0, [str(seen)])]))
         assert found.counts == [2, 0, 0, 1]
         assert [(each["index"], each["code"]) for each in found.errors] == [(1, "input_forbidden")]
@@ -132,7 +133,8 @@ def test_an_engine_cuts_what_lies_below_its_media_roots(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_request_skips_what_is_left() -> None:
-    over, waiting = Over(), []
+    over = Over()
+    waiting: list[Callable[[], object]] = []
     cropping = Cropping(
         Crop(3, [encoded(), encoded()], "image", [[[0, 0, 5, 5]]] * 2),
         MediaRoots(()),

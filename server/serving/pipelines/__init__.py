@@ -1,0 +1,1 @@
+"""Calls of functions that are made of functions."""
