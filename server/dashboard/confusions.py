@@ -12,7 +12,7 @@ import functools
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from server.access.view import View
@@ -69,6 +69,10 @@ class Judgement:
     is_over: bool = False
     error: str = ""
 
+    def so_far(self) -> Judgement:
+        """A copy that stays as it is while the asking goes on."""
+        return replace(self, rows=list(self.rows))
+
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
         """(truth, answer) → rows; those without an answer are left out."""
@@ -117,8 +121,11 @@ class Confusions:
         self._under_way = 0
 
     def get(self, function: Function, snapshot: Snapshot, view: View) -> Judgement | None:
-        """What was asked already, or is being asked, by somebody whose paths reach as far."""
-        return self._known.get(_key_of(function, snapshot, view))
+        """What was asked already, or so far, by somebody whose paths reach as far. It changes no more:
+        whoever looks at it reads a file meanwhile.
+        """
+        known = self._known.get(_key_of(function, snapshot, view))
+        return None if known is None else known.so_far()
 
     def begin(self, services: Services, function: Function, snapshot: Snapshot, view: View) -> Judgement:
         """Ask, unless that was done; what failed is asked anew. Raises `BadOption`, `Overloaded`."""

@@ -47,6 +47,16 @@ def _function(name: str = "udf_mood", task: str = "text-classification", **shape
     return Function(name, 3, (model,), model.input.form)
 
 
+def test_what_was_told_so_far_stays_as_it_was_while_rows_are_answered():
+    judgement = Judgement("udf_food", 1, "s1", wanted=2)
+    judgement.rows += [Judged(1, "a", "b", 0.5)]
+    told = judgement.so_far()
+    judgement.rows += [Judged(2, "a", "a", 0.5)]
+    judgement.is_over = True
+    assert [row.number for row in told.rows] == [1]
+    assert not told.is_over
+
+
 def test_a_row_of_a_table_is_shown_by_column_and_a_missing_value_as_a_dash():
     snapshot = _snapshot(
         "tabular-classification",
