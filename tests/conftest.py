@@ -18,6 +18,7 @@ from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.callback_errors import expected_callback_errors, no_callback_errors
 from tests.side_by_side import (
     locked,
+    pytest_collection_finish,
     pytest_configure_node,
     pytest_runtest_protocol,
     pytest_sessionstart,
@@ -28,6 +29,7 @@ from tests.side_by_side import (
 __all__ = [
     "expected_callback_errors",
     "no_callback_errors",
+    "pytest_collection_finish",
     "pytest_configure_node",
     "pytest_runtest_protocol",
     "pytest_sessionstart",

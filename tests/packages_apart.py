@@ -31,7 +31,8 @@ def installed_apart(name: str, packages: Sequence[str]) -> Path:
         if done.exists() and done.read_text() == "\n".join(packages):
             return folder
         shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        command += ["--disable-pip-version-check", "--target", str(folder)]
         found = subprocess.run(
             [*command, *packages], capture_output=True, text=True, timeout=_INSTALL_S, check=False
         )

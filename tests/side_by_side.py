@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 __all__ = [
     "locked",
+    "pytest_collection_finish",
     "pytest_configure_node",
     "pytest_runtest_protocol",
     "pytest_sessionstart",
@@ -25,6 +27,7 @@ __all__ = [
     "shared_folder",
 ]
 
+_ALONE = "alone"  # the unit of the tests that are; and the file that says which, for who gives them out
 _FOLDER = "shared_folder"  # the processes' input, from the one that gives out the tests
 _TURNS = pytest.StashKey["Turns"]()
 _MADE = pytest.StashKey[str]()
@@ -71,6 +74,14 @@ def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     return tmp_path_factory.mktemp("shared") if given is None else given
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Who gives out the tests sees no marks, and is told of the collection after this."""
+    if (folder := _given(session.config)) is not None:
+        with locked(folder / f"{_ALONE}.lock"):
+            (folder / _ALONE).write_text("\n".join(item.nodeid for item in session.items if _is_alone(item)))
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     if (folder := _given(session.config)) is not None:
         session.config.stash[_TURNS] = Turns(folder)
@@ -109,19 +120,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> Generator[None, Any, o
     """Whole files (`--dist loadfile`), to one process from the first on, to the next from the last on.
 
     So each keeps to its rooms, whose clusters and servers then are started once; and what mostly waits, the
-    servers' tests, runs beside what mostly computes.
+    servers' tests, runs beside what mostly computes. What must be alone comes last, from all files one after
+    the other: each time it begins, all processes but one wait for the longest test of the others.
     """
     config.option.loadscopereorder = False
     scheduler = yield
     if config.getoption("dist") != "loadfile":
         return scheduler
-    assign = scheduler._assign_work_unit
+    file_of, assign = scheduler._split_scope, scheduler._assign_work_unit
+
+    @functools.cache
+    def tests_alone() -> frozenset[str]:
+        return frozenset((Path(config.stash[_MADE]) / _ALONE).read_text().splitlines())
+
+    def unit_of(test: str) -> str:
+        return _ALONE if test in tests_alone() else str(file_of(test))
 
     def assign_from_an_end(node: Any) -> None:
-        if int(node.gateway.id.removeprefix("gw")) % 2:
-            scheduler.workqueue.move_to_end(next(reversed(scheduler.workqueue)), last=False)
+        files = [unit for unit in scheduler.workqueue if unit != _ALONE]
+        if files:
+            first = files[-1] if int(node.gateway.id.removeprefix("gw")) % 2 else files[0]
+            scheduler.workqueue.move_to_end(first, last=False)
         assign(node)
 
+    scheduler._split_scope = unit_of
     scheduler._assign_work_unit = assign_from_an_end
     return scheduler
 

