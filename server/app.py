@@ -577,7 +577,7 @@ def _answer_cache(
     if not nbytes:
         return None
     stamps = FileStamps([str(Path(root).expanduser().absolute()) for root in settings.media_root])
-    return CachedCalls(dispatcher, AnswerStore(nbytes, S3Fifo(nbytes)), stamps, metrics, supervisor.tasks())
+    return CachedCalls(dispatcher, AnswerStore(nbytes, S3Fifo), stamps, metrics, supervisor.tasks())
 
 
 def _most_epochs(tokens: Tokens, owner: str) -> int:

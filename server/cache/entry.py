@@ -1,26 +1,29 @@
-"""One row's answer as it is kept: of each column a cell, and who answered.
+"""Answers as they are kept: of each row a few bytes, whose first four tell who answered, and how to read on.
 
-What many rows have in common (the columns' kinds, the members) stands in one object that they share. Pure.
+    number of the source │ rows of numbers │ texts, each but the last after its length
+
+Bytes and not objects: a million of them are nothing that Python's collector of garbage would look at, and
+they take half the room. What many rows have in common stands in the source that they share. Pure.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count, repeat
 
-from gpu_worker.wire.protocol import Answer, Column
+from gpu_worker.wire.protocol import Answer, Column, decode, encode
 from server.cache.counts import CacheCounts
-from server.cache.rule import Kept
 
-__all__ = ["Cell", "ColumnKind", "KeptAnswer", "Source", "cells_of", "column_of", "kind_of"]
+__all__ = ["Cell", "ColumnKind", "Source", "Sources", "UnpackedRows", "cells_of", "column_of", "kind_of"]
 
 Cell = str | bytes  # a text, or a row of numbers, raw as in `Column.data`
 
-# Measured (tests/unit/test_cache_store.py): the object, its key, its cells' tuple, its place in the
-# dictionary. Not what its cells hold.
-_ENTRY_BYTES = 368
-_CELL_BYTES = 56  # a string's or a bytes object's head, and its place
-_TOLD_BYTES = 2048  # what members said, beside the numbers
+_NUMBER = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+_MOST_SOURCES = 1000  # that are found by who they are; of the others, as many as have answers kept
+_UTF8 = "utf-8", "surrogatepass"  # whatever text a model answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +35,134 @@ class ColumnKind:
     shape: tuple[int, ...]
     content: str = ""
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of numbers; 0 of texts."""
+        return Column(self.name, self.datatype, self.shape, b"").row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedRows:
+    """columns: in the order of the source's kinds, the cells. told: by row, what each member said of it;
+    empty where nobody wanted to know.
+    """
+
+    columns: list[list[Cell]]
+    told: list[Answer]
+
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """What rows that were answered alike share. counts: of the function that they are an answer of."""
+    """What rows that were answered alike share. prefix: how they begin. counts: of the function that they
+    are an answer of. has_told: whether what each member said is kept too. entries: how many are kept.
+    """
 
+    prefix: bytes
     kinds: tuple[ColumnKind, ...]
     answered_by: str
     counts: CacheCounts
-    row_bytes: int = field(init=False)  # that each row takes, beside what its cells hold
+    has_told: bool = False
+    entries: int = 0
+    _widths: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.row_bytes = _ENTRY_BYTES + _CELL_BYTES * len(self.kinds)
+        self._widths = tuple(kind.row_bytes for kind in self.kinds)
+
+    def pack(self, columns: Sequence[Sequence[Cell]], told: Sequence[Answer] = ()) -> list[bytes]:
+        """Rows as they are kept. columns: in the order of `kinds`; told: by row, where the source has it."""
+        numbers: list[Sequence[bytes]] = []
+        texts: list[list[bytes]] = [[encode(each) for each in told]] if self.has_told else []
+        for width, column in zip(self._widths, columns, strict=True):
+            if width:
+                numbers.append(column)  # type: ignore[arg-type]  # by its width all its cells are bytes
+            else:
+                texts.append([cell.encode(*_UTF8) for cell in column])  # type: ignore[union-attr]
+        prefixed = [[_LENGTH.pack(len(each)) + each for each in column] for column in texts[:-1]]
+        parts = [*numbers, *prefixed, *texts[-1:]]
+        return list(map(b"".join, zip(repeat(self.prefix), *parts, strict=False)))
+
+    def unpack(self, rows: Sequence[bytes]) -> UnpackedRows:
+        """What was packed. rows: of this source."""
+        at = len(self.prefix)
+        columns: list[list[Cell]] = []
+        for width in self._widths:
+            columns.append([row[at : at + width] for row in rows] if width else [])
+            at += width
+        texts = self._texts(rows, at)
+        told = [_answer(each) for each in texts.pop(0)] if self.has_told else []
+        found = iter(texts)
+        for place, width in enumerate(self._widths):
+            if not width:
+                columns[place] = [each.decode(*_UTF8) for each in next(found)]
+        return UnpackedRows(columns, told)
+
+    def _texts(self, rows: Sequence[bytes], at: int) -> list[list[bytes]]:
+        """The texts of all rows, one list a column; they begin at that byte."""
+        there = self._widths.count(0) + self.has_told
+        if there <= 1:
+            return [[row[at:] for row in rows]] * there
+        found: list[list[bytes]] = [[] for _ in range(there)]
+        for row in rows:
+            begin = at
+            for column in found[:-1]:
+                (nbytes,) = _LENGTH.unpack_from(row, begin)
+                begin += _LENGTH.size
+                column.append(row[begin : begin + nbytes])
+                begin += nbytes
+            found[-1].append(row[begin:])
+        return found
 
 
-class KeptAnswer(Kept):
-    """The answer to one row. cells: in the order of `source.kinds` · told: what each member said of the row,
-    where that was wanted, one row of it.
-    """
+class Sources:
+    """All sources that answers are kept of, by their prefix."""
 
-    __slots__ = ("cells", "source", "told")
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._by_prefix: dict[bytes, Source] = {}
+        self._known: dict[tuple[str, tuple[ColumnKind, ...], str, bool], Source] = {}
 
-    def __init__(self, key: bytes, cells: tuple[Cell, ...], source: Source, told: Answer | None) -> None:
-        self.key = key  # not by `super`, which takes as long as all of this
-        self.nbytes = source.row_bytes + sum(map(len, cells))
-        if told is not None:
-            self.nbytes += _TOLD_BYTES + sum(c.nbytes for each in told.members for c in each.columns)
-        self.mark = 0
-        self.older = self.newer = None
-        self.cells = cells
-        self.source = source
-        self.told = told
+    def of(
+        self,
+        function: str,
+        kinds: tuple[ColumnKind, ...],
+        answered_by: str,
+        counts: CacheCounts,
+        *,
+        has_told: bool,
+    ) -> Source:
+        """That of rows of a function, named with its version, that were answered so."""
+        key = (function, kinds, answered_by, has_told)
+        source = self._known.get(key)
+        if source is None or source.counts is not counts:
+            if len(self._known) >= _MOST_SOURCES:
+                self._known.clear()
+            prefix = _NUMBER.pack(next(self._numbers))
+            source = self._known[key] = Source(prefix, kinds, answered_by, counts, has_told)
+        return source
+
+    def of_row(self, row: bytes) -> Source:
+        """That of a row that is kept."""
+        return self._by_prefix[row[: _NUMBER.size]]
+
+    def by_source(self, rows: Sequence[bytes]) -> list[tuple[Source, list[int]]]:
+        """Of each source that these rows have, which of them are its."""
+        prefixes = [row[: _NUMBER.size] for row in rows]
+        if len(set(prefixes)) == 1:
+            return [(self._by_prefix[prefixes[0]], list(range(len(rows))))]
+        found: dict[bytes, list[int]] = {}
+        for at, prefix in enumerate(prefixes):
+            found.setdefault(prefix, []).append(at)
+        return [(self._by_prefix[prefix], places) for prefix, places in found.items()]
+
+    def changed(self, source: Source, entries: int, nbytes: int) -> None:
+        """So many more of its answers are kept, or fewer, which take so much."""
+        source.entries += entries
+        source.counts.entries += entries
+        source.counts.nbytes += nbytes
+        if source.entries:
+            self._by_prefix[source.prefix] = source
+        else:
+            del self._by_prefix[source.prefix]
 
 
 def kind_of(column: Column) -> ColumnKind:
@@ -84,3 +184,9 @@ def column_of(kind: ColumnKind, cells: Sequence[Cell]) -> Column:
     # By its datatype all of them are texts, or none is.
     data = list(cells) if kind.datatype == "BYTES" else b"".join(cells)  # type: ignore[arg-type]
     return Column(kind.name, kind.datatype, kind.shape, data, kind.content)  # type: ignore[arg-type]
+
+
+def _answer(frame: bytes) -> Answer:
+    answer = decode(frame)
+    assert isinstance(answer, Answer), "only such were packed"
+    return answer

@@ -1,6 +1,6 @@
 """By what a kept answer is found: whatever a fresh computation of the row would go by, and nothing else.
 
-    key = BLAKE2b-128(the row, keyed by its scope)
+    key = scope + the row where it is short, else BLAKE2b-128(the row, keyed by its scope)
     scope = function, version, its members' files, what labels have taught it, and of the call: the form of
             its rows, the columns, the members and the context that were asked for
 
@@ -25,6 +25,9 @@ __all__ = ["KEY_BYTES", "Asked", "Key", "Scope", "function_digest", "is_kept_of"
 
 KEY_BYTES = 16
 Key = bytes
+# Bytes of a row that is its own key: no hash is as quick as that. Longer than a stamp, and never taken for a
+# hash, which is as long as the scope alone.
+_SHORT = 64
 # Policies whose answers are the same whenever nobody waits. The others draw lots, take turns among the
 # members, or answer by what is left of a goal: a fresh computation would give now this, now that.
 _STEADY_POLICIES = ("value", "gear", "cascade")
@@ -74,11 +77,11 @@ def is_kept_of(function: Function) -> bool:
     return not any(member.endpoint for member in function.asked)
 
 
-def function_digest(function: Function, settings: bytes = b"") -> bytes:
+def function_digest(function: Function) -> bytes:
     """Of all by which a function answers: its deployment, and what labels have taught it since.
 
-    settings: of the server, that change answers. One deployment of a registry never changes, so its number
-    stands for the rest; the members' hashes are there for a registry that was set back.
+    One deployment of a registry never changes, so its number stands for the rest; the members' hashes are
+    there for a registry that was set back.
     """
     known = function.feedback
     learned = None if known is None else [known.refits, known.taught]
@@ -98,7 +101,7 @@ def function_digest(function: Function, settings: bytes = b"") -> bytes:
         sorted(function.thresholds.items()),
         learned if function.is_taught or function.follows_plans else sorted(function.rule.weights.items()),
     ]
-    return blake2b(json.dumps(told).encode() + settings, digest_size=KEY_BYTES).digest()
+    return blake2b(json.dumps(told).encode(), digest_size=KEY_BYTES).digest()
 
 
 def scope_of(function: Function, digest: bytes, asked: Asked) -> Scope:
@@ -122,11 +125,14 @@ def scope_of(function: Function, digest: bytes, asked: Asked) -> Scope:
 
 def keys_of(scope: Scope, rows: Sequence[bytes]) -> list[Key]:
     """The key of each row: of its bytes, or of the stamp of its file."""
-    hashed = partial(blake2b, key=scope.digest, digest_size=KEY_BYTES)
-    return [hashed(row).digest() for row in rows]
+    digest = scope.digest
+    if max(map(len, rows), default=0) <= _SHORT:
+        return [digest + row for row in rows]
+    hashed = partial(blake2b, key=digest, digest_size=KEY_BYTES)
+    return [digest + row if len(row) <= _SHORT else hashed(row).digest() for row in rows]
 
 
 def keys_of_files(scope: Scope, stamps: Iterable[bytes]) -> list[Key | None]:
     """The key of each row by its file's stamp; None for one that has none (b"")."""
-    hashed = partial(blake2b, key=scope.digest, digest_size=KEY_BYTES)
-    return [hashed(stamp).digest() if stamp else None for stamp in stamps]
+    digest = scope.digest
+    return [digest + stamp if stamp else None for stamp in stamps]

@@ -5,77 +5,82 @@ Pure, and used by one thread. Knows neither what a key is made of nor what an an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from server.cache.entry import KeptAnswer
-from server.cache.rule import EvictionRule
+from server.cache.entry import Source, Sources
+from server.cache.rule import MakeRule
 
-__all__ = ["AnswerStore"]
+__all__ = ["ENTRY_BYTES", "AnswerStore"]
 
+# Measured (tests/unit/cache/test_store.py): the heads of two bytes objects, their place in the dictionary
+# just after it has grown, in the rule's queue, and among those that were asked again.
+ENTRY_BYTES = 320
 _LARGEST = 8  # of the bound: an answer that takes more than this part of it is not kept
+_AT_A_TIME = 256  # answers by which the bound is passed at most, before room is made for them
 
 
 class AnswerStore:
     """capacity_bytes: what all kept answers take together at the most, their keys and places included."""
 
-    def __init__(self, capacity_bytes: int, rule: EvictionRule) -> None:
+    def __init__(self, capacity_bytes: int, make_rule: MakeRule) -> None:
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
-        self._rule = rule
-        self._kept: dict[bytes, KeptAnswer] = {}
+        self.sources = Sources()
+        self._rule = make_rule(capacity_bytes, self._size_of)
+        self._kept: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __iter__(self) -> Iterator[KeptAnswer]:
-        return iter(self._kept.values())
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self._kept.items())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._kept
 
-    def find(self, keys: Sequence[bytes | None]) -> list[KeptAnswer | None]:
-        """What is kept for each key, of None nothing; finding it is a hit."""
+    def find(self, keys: Sequence[bytes | None]) -> list[bytes | None]:
+        """The row that is kept for each key, of None nothing; finding it is a hit."""
         found = list(map(self._kept.get, keys))  # type: ignore[arg-type]  # None is nobody's key
-        hit = self._rule.hit
-        for kept in found:
-            if kept is not None:
-                hit(kept)
+        missing = found.count(None)
+        if not missing:
+            self._rule.hit(keys)  # type: ignore[arg-type]  # None was not found
+        elif missing < len(found):
+            self._rule.hit([key for key, row in zip(keys, found, strict=True) if row is not None])  # type: ignore[misc]
         return found
 
-    def keep(self, kept: KeptAnswer) -> bool:
-        """Keep an answer, and let go of others until there is room; whether it is kept.
+    def keep(self, source: Source, keys: Sequence[bytes], rows: Sequence[bytes]) -> int:
+        """Keep a source's answers, packed, and let go of others until there is room; how many were new.
 
-        Of two answers for one key the first stays.
+        keys: of the rows, no two alike. Of two answers for one key the first stays.
         """
-        if kept.key in self._kept or kept.nbytes > self.capacity_bytes // _LARGEST:
-            return False
-        self._kept[kept.key] = kept
-        self.nbytes += kept.nbytes
-        counts = kept.source.counts
-        counts.entries += 1
-        counts.nbytes += kept.nbytes
-        self._rule.add(kept)
+        largest = self.capacity_bytes // _LARGEST - ENTRY_BYTES
+        if not self._kept.keys().isdisjoint(keys) or max(map(len, rows), default=0) > largest:
+            fit = [
+                (key, row)
+                for key, row in zip(keys, rows, strict=True)
+                if key not in self._kept and len(key) + len(row) <= largest
+            ]
+            keys, rows = [key for key, _ in fit], [row for _, row in fit]
+        for first in range(0, len(keys), _AT_A_TIME):
+            self._add(source, keys[first : first + _AT_A_TIME], rows[first : first + _AT_A_TIME])
+        return len(keys)
+
+    def _add(self, source: Source, keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
+        self._kept.update(zip(keys, rows, strict=True))
+        nbytes = ENTRY_BYTES * len(keys) + sum(map(len, keys)) + sum(map(len, rows))
+        self.nbytes += nbytes
+        self.sources.changed(source, len(keys), nbytes)
+        self._rule.add(keys, nbytes)
         while self.nbytes > self.capacity_bytes:
             self._evict()
-        return kept.key in self._kept
-
-    def forget(self, is_gone: Callable[[KeptAnswer], bool]) -> int:
-        """Let go of every answer that nobody will ask for again; how many there were."""
-        gone = [kept for kept in self._kept.values() if is_gone(kept)]
-        for kept in gone:
-            self._rule.remove(kept)
-            self._let_go(kept)
-        return len(gone)
 
     def _evict(self) -> None:
-        kept = self._rule.evict()
-        assert isinstance(kept, KeptAnswer)
-        self._let_go(kept)
-        kept.source.counts.evictions += 1
+        key = self._rule.evict()
+        nbytes = self._size_of(key)
+        source = self.sources.of_row(self._kept.pop(key))
+        self.nbytes -= nbytes
+        source.counts.evictions += 1
+        self.sources.changed(source, -1, -nbytes)
 
-    def _let_go(self, kept: KeptAnswer) -> None:
-        del self._kept[kept.key]
-        self.nbytes -= kept.nbytes
-        counts = kept.source.counts
-        counts.entries -= 1
-        counts.nbytes -= kept.nbytes
+    def _size_of(self, key: bytes) -> int:
+        return ENTRY_BYTES + len(key) + len(self._kept[key])

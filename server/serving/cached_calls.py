@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 
 from server.cache.completeness import Completeness
 from server.cache.counts import CacheCounts
-from server.cache.entry import ColumnKind, KeptAnswer, Source
 from server.cache.files import FileStamps
 from server.cache.in_flight import Flight, InFlight
 from server.cache.key import Asked, Key, Scope, function_digest, is_kept_of, keys_of, keys_of_files, scope_of
@@ -45,7 +44,6 @@ __all__ = ["CachedCall", "CachedCalls"]
 _INLINE_BYTES = 128 << 10  # hashed on the event loop: some tenths of a millisecond
 _INLINE_ROWS = 4096  # the same, of short rows
 _MOST_SCOPES = 1000
-_MOST_SOURCES = 1000
 _AFTER_DISPATCHER_S = 0.02  # it knows better what to do at the deadline with the rows that it has
 _ROWS_OWN = "input_"  # how the codes of errors begin that are a row's own
 
@@ -93,7 +91,7 @@ class CachedCall:
 
 
 class CachedCalls:
-    """settings: of the server, that change answers: part of every key."""
+    """One for the server, in front of its dispatcher."""
 
     def __init__(
         self,
@@ -102,17 +100,14 @@ class CachedCalls:
         stamps: FileStamps,
         metrics: Metrics,
         tasks: Tasks | None = None,
-        settings: bytes = b"",
     ) -> None:
         self._dispatcher = dispatcher
         self._store = store
         self._stamps = stamps
         self._metrics = metrics
         self._tasks = tasks or Tasks()
-        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._flights = InFlight[CachedCall]()
-        self._sources: dict[tuple[str, tuple[ColumnKind, ...], str], Source] = {}
         self._scopes: dict[tuple[str, Asked], Scope] = {}
         self._digests: dict[str, tuple[Function, bytes]] = {}
         self._open: set[CachedCall] = set()
@@ -207,7 +202,7 @@ class CachedCalls:
         if known is None or known[0] is not function:
             if len(self._digests) >= _MOST_SCOPES:
                 self._digests.clear()
-            known = self._digests[function.key] = (function, function_digest(function, self._settings))
+            known = self._digests[function.key] = (function, function_digest(function))
         return known[1]
 
     async def _find_later(self, one: CachedCall) -> None:
@@ -228,22 +223,24 @@ class CachedCalls:
         call = one.call
         rows = len(call.rows)
         found = self._store.find(one.keys)
-        hits = {row: kept for row, kept in enumerate(found) if kept is not None}
+        hits = [row for row in found if row is not None]
         if not hits:
             self._ask(one, range(rows))
             return
-        if len(hits) == rows and (reply := kept_reply(call.function, list(hits.values()))) is not None:
-            one.counts.hits += rows
-            one.all_hits = True
-            self._finish(one, reply)
-            return
-        self._gathered(one).take_kept(hits)
         one.counts.hits += len(hits)
-        if len(hits) < rows:
-            self._ask(one, [row for row, kept in enumerate(found) if kept is None])
-        else:
-            one.all_hits = True
+        one.all_hits = len(hits) == rows
+        sources = self._store.sources.by_source(hits)
+        if one.all_hits and len(sources) == 1:
+            self._finish(one, kept_reply(call.function, sources[0][0], hits))
+            return
+        places = [place for place, row in enumerate(found) if row is not None]
+        gathered = self._gathered(one)
+        for source, theirs in sources:
+            gathered.take_kept([places[at] for at in theirs], source, [hits[at] for at in theirs])
+        if one.all_hits:
             self._finish(one)
+        else:
+            self._ask(one, [place for place, row in enumerate(found) if row is None])
 
     def _gathered(self, one: CachedCall) -> GatheredRows:
         if one.gathered is None:
@@ -412,27 +409,24 @@ class CachedCalls:
         fit: _FitRows,
         same: Sequence[bool] | None,
     ) -> None:
-        keep, by, stored = self._store.keep, answered.answered_by, 0
-        with_members, are_all_fit = one.scope.asked.with_members, fit.are_all_to_keep
-        sources: dict[str, Source] = {}
-        for at, (key, cells) in enumerate(zip(part.keys, zip(*answered.cells, strict=True), strict=True)):
-            if key is None or not (are_all_fit or fit.is_to_keep(at)) or not (same is None or same[at]):
-                continue
-            source = sources.get(by[at])
-            if source is None:
-                source = sources[by[at]] = self._source(one, answered.kinds, by[at])
-            told = answered.told(at) if with_members else None
-            stored += keep(KeptAnswer(key, cells, source, told))
-        one.counts.stored += stored
-
-    def _source(self, one: CachedCall, kinds: tuple[ColumnKind, ...], answered_by: str) -> Source:
-        key = (one.scope.function.key, kinds, answered_by)
-        source = self._sources.get(key)
-        if source is None or source.counts is not one.counts:
-            if len(self._sources) >= _MOST_SOURCES:
-                self._sources.clear()
-            source = self._sources[key] = Source(kinds, answered_by, one.counts)
-        return source
+        by, are_all_fit = answered.answered_by, fit.are_all_to_keep
+        wanted = [
+            at
+            for at, key in enumerate(part.keys)
+            if key is not None and (are_all_fit or fit.is_to_keep(at)) and (same is None or same[at])
+        ]
+        told = {at: answered.told(at) for at in wanted} if one.scope.asked.with_members else {}
+        alike: dict[tuple[str, bool], list[int]] = {}
+        for at in wanted:
+            alike.setdefault((by[at], told.get(at) is not None), []).append(at)
+        for (members, has_told), theirs in alike.items():
+            source = self._store.sources.of(
+                one.scope.function.key, answered.kinds, members, one.counts, has_told=has_told
+            )
+            cells = [[column[at] for at in theirs] for column in answered.cells]
+            said = [each for at in theirs if (each := told.get(at)) is not None]
+            keys = [key for at in theirs if (key := part.keys[at]) is not None]
+            one.counts.stored += self._store.keep(source, keys, source.pack(cells, said))
 
     def _finish(self, one: CachedCall, reply: Reply | None = None) -> None:
         if one.done:

@@ -9,41 +9,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from server.cache.rule import Kept
+from server.cache.rule import MakeRule
 
-__all__ = ["Belady"]
+__all__ = ["belady"]
+
+
+def belady(keys: Sequence[bytes]) -> MakeRule:
+    """The rule for these requests: every one to come, in turn."""
+    return lambda capacity_bytes, size_of: Belady(keys)
 
 
 class Belady:
-    """As `EvictionRule`. keys: every request to come; `add` and `hit` are called for each of them in turn.
-
-    mark: when it is asked for next.
-    """
+    """As `EvictionRule`. `add` and `hit` are called for each request in turn."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._next = _next_uses(keys)
         self._now = 0
-        self._held: dict[bytes, Kept] = {}
+        self._held: dict[bytes, int] = {}  # when each is asked for next
         self._last: list[tuple[int, bytes]] = []  # a heap of (−next use, key), old ones too
 
-    def add(self, kept: Kept) -> None:
-        self._held[kept.key] = kept
-        self.hit(kept)
+    def add(self, keys: Sequence[bytes], nbytes: int) -> None:
+        for key in keys:
+            next_use = self._held[key] = self._next[self._now]
+            self._now += 1
+            heappush(self._last, (-next_use, key))
 
-    def hit(self, kept: Kept) -> None:
-        kept.mark = self._next[self._now]
-        self._now += 1
-        heappush(self._last, (-kept.mark, kept.key))
+    def hit(self, keys: Sequence[bytes]) -> None:
+        self.add(keys, 0)
 
-    def remove(self, kept: Kept) -> None:
-        del self._held[kept.key]
-
-    def evict(self) -> Kept:
+    def evict(self) -> bytes:
         while True:
             time, key = heappop(self._last)
-            last = self._held.get(key)
-            if last is not None and last.mark == -time:
-                return self._held.pop(key)
+            if self._held.get(key) == -time:
+                del self._held[key]
+                return key
 
 
 def _next_uses(keys: Sequence[bytes]) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from server.cache.rule import EvictionRule, Kept
+from server.cache.rule import MakeRule
 
 __all__ = ["LOOP_SHARES", "SHARES", "TRACES", "Trace", "hit_rate", "replayed", "trace_of"]
 
@@ -35,30 +35,28 @@ class Trace:
         return len(self.keys) - len(set(self.keys))
 
 
-def replayed(rule: EvictionRule, capacity_bytes: int, trace: Trace) -> int:
+def replayed(make: MakeRule, capacity_bytes: int, trace: Trace) -> int:
     """The hits of a trace in a store of so many bytes."""
-    kept: dict[bytes, Kept] = {}
+    kept: dict[bytes, int] = {}
     held_bytes = hits = 0
-    hit, add, evict, find = rule.hit, rule.add, rule.evict, kept.get
+    rule = make(capacity_bytes, kept.__getitem__)
+    hit, add, evict = rule.hit, rule.add, rule.evict
     for key, nbytes in zip(trace.keys, trace.nbytes, strict=True):
-        there = find(key)
-        if there is not None:
-            hit(there)
+        if key in kept:
+            hit((key,))
             hits += 1
             continue
-        new = kept[key] = Kept(key, nbytes)
+        kept[key] = nbytes
         held_bytes += nbytes
-        add(new)
+        add((key,), nbytes)
         while held_bytes > capacity_bytes:
-            gone = evict()
-            held_bytes -= gone.nbytes
-            del kept[gone.key]
+            held_bytes -= kept.pop(evict())
     return hits
 
 
-def hit_rate(rule: EvictionRule, capacity_bytes: int, trace: Trace) -> float:
+def hit_rate(make: MakeRule, capacity_bytes: int, trace: Trace) -> float:
     """Hits as a share of those of a cache without bounds: what comes once is nobody's fault."""
-    return replayed(rule, capacity_bytes, trace) / trace.possible
+    return replayed(make, capacity_bytes, trace) / trace.possible
 
 
 def trace_of(numbers: Ints, seed: int, *, mixed: bool) -> Trace:

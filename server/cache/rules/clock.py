@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from server.cache.rule import Kept, Line
+from collections.abc import Sequence
+
+from server.cache.rule import SizeOf
+from server.cache.rules.key_queue import KeyQueue
 
 __all__ = ["Clock"]
 
 
 class Clock:
-    """As `EvictionRule`. mark: 1 where it was asked again since the hand came by.
+    """As `EvictionRule`. The hand is at the oldest of a queue, and what may stay becomes its newest."""
 
-    The hand is at the oldest of a line, and what may stay becomes its newest.
-    """
+    def __init__(self, capacity_bytes: int, size_of: SizeOf) -> None:
+        """Neither matters to it."""
+        self._queue = KeyQueue()
+        self._asked: set[bytes] = set()  # again, since the hand came by
 
-    def __init__(self, capacity_bytes: int) -> None:
-        """The bound does not matter to it."""
-        self._line = Line()
-
-    def add(self, kept: Kept) -> None:
+    def add(self, keys: Sequence[bytes], nbytes: int) -> None:
         """See `EvictionRule`."""
-        kept.mark = 0
-        self._line.append(kept)
+        self._queue.extend(keys)
 
-    def hit(self, kept: Kept) -> None:
+    def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        kept.mark = 1
+        self._asked.update(keys)
 
-    def remove(self, kept: Kept) -> None:
+    def evict(self) -> bytes:
         """See `EvictionRule`."""
-        self._line.unlink(kept)
-
-    def evict(self) -> Kept:
-        """See `EvictionRule`."""
-        line = self._line
-        kept = line.oldest
-        assert kept is not None, "asked only while something is held"
-        while kept.mark:
-            kept.mark = 0
-            line.unlink(kept)
-            line.append(kept)
-            kept = line.oldest
-            assert kept is not None, "one was just appended"
-        line.unlink(kept)
-        return kept
+        key = self._queue.popleft()
+        while key in self._asked:
+            self._asked.discard(key)
+            self._queue.append(key)
+            key = self._queue.popleft()
+        return key

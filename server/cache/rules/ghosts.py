@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 __all__ = ["Ghosts"]
 
@@ -37,12 +38,18 @@ class Ghosts:
         self._prints[place] = noise >> 24 & _MASK
         self._times[place] = self._left_bytes // self._step_bytes & _MASK
 
-    def recall(self, key: bytes) -> bool:
-        """Whether it left of late; it is then no longer remembered."""
-        noise = hash(key)
-        place = noise & self._mask
-        time = self._times[place]
-        if not time or self._prints[place] != noise >> 24 & _MASK:
-            return False
-        self._times[place] = 0
-        return (self._left_bytes // self._step_bytes - time) & _MASK < self._steps
+    def recall(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those that left of late; they are then no longer remembered."""
+        if self._left_bytes == self._step_bytes:
+            return []  # nothing has left
+        mask, times, prints = self._mask, self._times, self._prints
+        back = []
+        for key in keys:
+            noise = hash(key)
+            place = noise & mask
+            time = times[place]
+            if time and prints[place] == noise >> 24 & _MASK:
+                times[place] = 0
+                if (self._left_bytes // self._step_bytes - time) & _MASK < self._steps:
+                    back.append(key)
+        return back

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from server.cache.rule import Kept, Line
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from server.cache.rule import SizeOf
 
 __all__ = ["LeastRecentlyUsed"]
 
 
 class LeastRecentlyUsed:
-    """As `EvictionRule`: one line, in the order in which each was asked for last."""
+    """As `EvictionRule`: the keys in the order in which each was asked for last."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        """The bound does not matter to it."""
-        self._line = Line()
+    def __init__(self, capacity_bytes: int, size_of: SizeOf) -> None:
+        """Neither matters to it."""
+        self._order: OrderedDict[bytes, None] = OrderedDict()
 
-    def add(self, kept: Kept) -> None:
+    def add(self, keys: Sequence[bytes], nbytes: int) -> None:
         """See `EvictionRule`."""
-        self._line.append(kept)
+        self._order.update(dict.fromkeys(keys))
 
-    def hit(self, kept: Kept) -> None:
+    def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        self._line.unlink(kept)
-        self._line.append(kept)
+        for key in keys:
+            self._order.move_to_end(key)
 
-    def remove(self, kept: Kept) -> None:
+    def evict(self) -> bytes:
         """See `EvictionRule`."""
-        self._line.unlink(kept)
-
-    def evict(self) -> Kept:
-        """See `EvictionRule`."""
-        kept = self._line.oldest
-        assert kept is not None, "asked only while something is held"
-        self._line.unlink(kept)
-        return kept
+        return self._order.popitem(last=False)[0]

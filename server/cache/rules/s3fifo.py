@@ -7,71 +7,76 @@ There each time that it was asked, up to three, is worth another round. Pure.
 
 from __future__ import annotations
 
-from server.cache.rule import Kept, Line
+from collections.abc import Sequence
+
+from server.cache.rule import SizeOf
 from server.cache.rules.ghosts import Ghosts
+from server.cache.rules.key_queue import KeyQueue
 
 __all__ = ["S3Fifo"]
 
 _SMALL = 0.1  # of the bytes: the paper's
-_MOST = 3  # times that are counted, in the two lowest bits of a mark
-_MAIN = 4  # of a mark: it is in the main queue
+_MOST = 3  # times that are counted
+_TO_MAIN = 2
 
 
 class S3Fifo:
     """As `EvictionRule`: the paper's Algorithm 1, with bytes for its numbers of objects."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self._small_bytes = int(_SMALL * capacity_bytes)
-        self._small = Line()
-        self._main = Line()
-        self._ghosts = Ghosts(capacity_bytes - self._small_bytes)
+    def __init__(self, capacity_bytes: int, size_of: SizeOf) -> None:
+        self._size_of = size_of
+        self._most_small_bytes = int(_SMALL * capacity_bytes)
+        self._small_bytes = 0
+        self._small, self._main = KeyQueue(), KeyQueue()
+        self._asked: dict[bytes, int] = {}  # of those that were asked again
+        self._ghosts = Ghosts(capacity_bytes - self._most_small_bytes)
 
-    def add(self, kept: Kept) -> None:
+    def add(self, keys: Sequence[bytes], nbytes: int) -> None:
         """See `EvictionRule`."""
-        if self._ghosts.recall(kept.key):
-            kept.mark = _MAIN
-            self._main.append(kept)
-        else:
-            kept.mark = 0
-            self._small.append(kept)
+        back = self._ghosts.recall(keys)
+        if back:
+            self._main.extend(back)
+            nbytes -= sum(map(self._size_of, back))
+            keys = [key for key in keys if key not in set(back)]
+        self._small.extend(keys)
+        self._small_bytes += nbytes
 
-    def hit(self, kept: Kept) -> None:
+    def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        if kept.mark & _MOST != _MOST:
-            kept.mark += 1
+        asked = self._asked
+        for key in keys:
+            times = asked.get(key, 0)
+            if times < _MOST:
+                asked[key] = times + 1
 
-    def remove(self, kept: Kept) -> None:
-        """See `EvictionRule`."""
-        (self._main if kept.mark & _MAIN else self._small).unlink(kept)
-
-    def evict(self) -> Kept:
+    def evict(self) -> bytes:
         """See `EvictionRule`."""
         gone = None
         while gone is None:
-            oldest = self._small.oldest
-            if oldest is not None and (self._small.nbytes > self._small_bytes or not self._main):
-                gone = self._of_small(oldest)
+            if self._small and (self._small_bytes > self._most_small_bytes or not self._main):
+                gone = self._of_small()
             else:
                 gone = self._of_main()
         return gone
 
-    def _of_small(self, oldest: Kept) -> Kept | None:
+    def _of_small(self) -> bytes | None:
         """The oldest of the small queue leaves; or goes on to the main one, and nothing leaves."""
-        self._small.unlink(oldest)
-        if oldest.mark > 1:
-            oldest.mark = _MAIN
+        oldest = self._small.popleft()
+        nbytes = self._size_of(oldest)
+        self._small_bytes -= nbytes
+        if self._asked.pop(oldest, 0) >= _TO_MAIN:
             self._main.append(oldest)
             return None
-        self._ghosts.remember(oldest.key, oldest.nbytes)
+        self._ghosts.remember(oldest, nbytes)
         return oldest
 
-    def _of_main(self) -> Kept | None:
+    def _of_main(self) -> bytes | None:
         """The oldest of the main queue leaves; or has another round, and nothing leaves."""
-        oldest = self._main.oldest
-        assert oldest is not None, "asked only while something is held"
-        self._main.unlink(oldest)
-        if oldest.mark == _MAIN:
+        oldest = self._main.popleft()
+        times = self._asked.pop(oldest, 0)
+        if not times:
             return oldest
-        oldest.mark -= 1
+        if times > 1:
+            self._asked[oldest] = times - 1
         self._main.append(oldest)
         return None

@@ -7,41 +7,55 @@ asked often. Pure.
 
 from __future__ import annotations
 
-from server.cache.rule import Kept, Line
+from collections.abc import Sequence
+
+from server.cache.rule import SizeOf
 
 __all__ = ["Sieve"]
 
 
 class Sieve:
-    """As `EvictionRule`. mark: 1 where it was asked again since the hand came by."""
+    """As `EvictionRule`. Each key knows who came after it; only where the hand is does anybody leave."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        """The bound does not matter to it."""
-        self._line = Line()
-        self._hand: Kept | None = None  # whom it looks at next; None: the oldest
+    def __init__(self, capacity_bytes: int, size_of: SizeOf) -> None:
+        """Neither matters to it."""
+        self._newer: dict[bytes, bytes | None] = {}
+        self._oldest: bytes | None = None
+        self._newest: bytes | None = None
+        self._asked: set[bytes] = set()  # again, since the hand came by
+        self._hand: bytes | None = None  # whom it looks at next; None: the oldest
+        self._passed: bytes | None = None  # who stands before the hand
 
-    def add(self, kept: Kept) -> None:
+    def add(self, keys: Sequence[bytes], nbytes: int) -> None:
         """See `EvictionRule`."""
-        kept.mark = 0
-        self._line.append(kept)
+        for key in keys:
+            self._newer[key] = None
+            if self._newest is None:
+                self._oldest = key
+            else:
+                self._newer[self._newest] = key
+            self._newest = key
 
-    def hit(self, kept: Kept) -> None:
+    def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        kept.mark = 1
+        self._asked.update(keys)
 
-    def remove(self, kept: Kept) -> None:
+    def evict(self) -> bytes:
         """See `EvictionRule`."""
-        if kept is self._hand:
-            self._hand = self._line.newer(kept)
-        self._line.unlink(kept)
-
-    def evict(self) -> Kept:
-        """See `EvictionRule`."""
-        kept = self._hand or self._line.oldest
-        while kept is not None and kept.mark:
-            kept.mark = 0
-            kept = self._line.newer(kept) or self._line.oldest
-        assert kept is not None, "asked only while something is held"
-        self._hand = self._line.newer(kept)
-        self._line.unlink(kept)
-        return kept
+        at, passed = self._hand, self._passed
+        while at is None or at in self._asked:
+            if at is None:
+                at, passed = self._oldest, None
+                assert at is not None, "asked only while something is held"
+            else:
+                self._asked.discard(at)
+                at, passed = self._newer[at], at
+        following = self._newer.pop(at)
+        if passed is None:
+            self._oldest = following
+        else:
+            self._newer[passed] = following
+        if following is None:
+            self._newest = passed
+        self._hand, self._passed = following, passed
+        return at

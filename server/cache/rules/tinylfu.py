@@ -8,102 +8,113 @@ part is LRU in two segments: what is asked again in the first is protected in th
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 
-from server.cache.rule import Kept, Line
+from server.cache.rule import SizeOf
 from server.cache.rules.sketch import Sketch
 
 __all__ = ["TinyLfu"]
 
 _WINDOW = 0.01  # of the bytes, and
 _PROTECTED = 0.8  # of the main part's: the paper's
-_IN_WINDOW, _IN_PROBATION, _IN_PROTECTED = range(3)
+
+
+class _Segment:
+    """Keys in the order in which each was asked for last, and what they take."""
+
+    def __init__(self) -> None:
+        self.keys: OrderedDict[bytes, int] = OrderedDict()
+        self.nbytes = 0
+
+    def append(self, key: bytes, nbytes: int) -> None:
+        self.keys[key] = nbytes
+        self.nbytes += nbytes
+
+    def pop(self, key: bytes) -> int:
+        nbytes = self.keys.pop(key)
+        self.nbytes -= nbytes
+        return nbytes
 
 
 class TinyLfu:
-    """As `EvictionRule`. mark: the segment that it is in."""
+    """As `EvictionRule`."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, size_of: SizeOf) -> None:
+        self._size_of = size_of
         self._capacity_bytes = capacity_bytes
         self._window_bytes = int(_WINDOW * capacity_bytes)
         self._protected_bytes = int(_PROTECTED * (capacity_bytes - self._window_bytes))
-        self._segments = Line(), Line(), Line()
+        self._window, self._probation, self._protected = _Segment(), _Segment(), _Segment()
         self._asked = Sketch()
-        self._held = 0
-        self._candidates: deque[Kept] = deque()  # left the window for what came last
+        self._candidates: deque[bytes] = deque()  # left the window for what came last
 
-    def add(self, kept: Kept) -> None:
+    def add(self, keys: Sequence[bytes], nbytes: int) -> None:
         """See `EvictionRule`."""
-        window = self._segments[_IN_WINDOW]
-        self._held += 1
-        self._asked.count(kept.key, self._held)
-        kept.mark = _IN_WINDOW
-        window.append(kept)
+        window = self._window
         self._candidates.clear()
+        for key in keys:
+            window.append(key, self._size_of(key))
+            self._asked.count(key, self._held)
         while window.nbytes > self._window_bytes:
-            oldest = window.oldest
-            assert oldest is not None, "the window has bytes"
-            self._move(oldest, _IN_PROBATION)
+            oldest = next(iter(window.keys))
+            self._probation.append(oldest, window.pop(oldest))
             self._candidates.append(oldest)
 
-    def hit(self, kept: Kept) -> None:
+    def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        self._asked.count(kept.key, self._held)
-        if kept.mark != _IN_PROBATION:
-            segment = self._segments[kept.mark]
-            segment.unlink(kept)
-            segment.append(kept)
-            return
-        self._move(kept, _IN_PROTECTED)
-        protected = self._segments[_IN_PROTECTED]
-        while protected.nbytes > self._protected_bytes:
-            oldest = protected.oldest
-            assert oldest is not None, "the segment has bytes"
-            self._move(oldest, _IN_PROBATION)
+        held = self._held
+        for key in keys:
+            self._asked.count(key, held)
+            if key in self._probation.keys:
+                self._protect(key)
+            else:
+                (self._protected if key in self._protected.keys else self._window).keys.move_to_end(key)
 
-    def remove(self, kept: Kept) -> None:
-        """See `EvictionRule`."""
-        self._held -= 1
-        self._segments[kept.mark].unlink(kept)
-        self._candidates.clear()
-
-    def evict(self) -> Kept:
+    def evict(self) -> bytes:
         """See `EvictionRule`."""
         gone = self._loser()
-        self._held -= 1
-        self._segments[gone.mark].unlink(gone)
+        for segment in self._segments:
+            if gone in segment.keys:
+                segment.pop(gone)
         return gone
 
-    def _loser(self) -> Kept:
+    @property
+    def _segments(self) -> tuple[_Segment, ...]:
+        """Where who leaves is looked for, in turn."""
+        return self._probation, self._protected, self._window
+
+    @property
+    def _held(self) -> int:
+        return sum(len(segment.keys) for segment in self._segments)
+
+    def _protect(self, key: bytes) -> None:
+        protected, probation = self._protected, self._probation
+        protected.append(key, probation.pop(key))
+        while protected.nbytes > self._protected_bytes:
+            oldest = next(iter(protected.keys))
+            probation.append(oldest, protected.pop(oldest))
+
+    def _loser(self) -> bytes:
         while self._candidates:
             candidate = self._candidates.popleft()
             if not self._is_worth(candidate):
                 return candidate
-        return next(self._victims())
+        return next(self._victims())[0]
 
-    def _is_worth(self, candidate: Kept) -> bool:
+    def _is_worth(self, candidate: bytes) -> bool:
         """Whether it was asked for more often than all those that would leave for it."""
-        worth = self._asked.of(candidate.key)
+        worth = self._asked.of(candidate)
         lacking = sum(segment.nbytes for segment in self._segments) - self._capacity_bytes
-        for victim in self._victims():
+        for victim, nbytes in self._victims():
             if lacking <= 0 or worth <= 0:
                 break
-            if victim is not candidate:
-                worth -= self._asked.of(victim.key)
-                lacking -= victim.nbytes
+            if victim != candidate:
+                worth -= self._asked.of(victim)
+                lacking -= nbytes
         return worth > 0
 
-    def _victims(self) -> Iterator[Kept]:
-        """Who would leave first, and next."""
-        window, probation, protected = self._segments
-        for segment in (probation, protected, window):
-            victim = segment.oldest
-            while victim is not None:
-                yield victim
-                victim = segment.newer(victim)
-
-    def _move(self, kept: Kept, segment: int) -> None:
-        self._segments[kept.mark].unlink(kept)
-        kept.mark = segment
-        self._segments[segment].append(kept)
+    def _victims(self) -> Iterator[tuple[bytes, int]]:
+        """Who would leave first, and next, with what each takes."""
+        for segment in self._segments:
+            yield from segment.keys.items()

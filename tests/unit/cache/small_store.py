@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.cache.rule import EvictionRule, Kept
+from server.cache.rule import MakeRule
 
 __all__ = ["SmallStore", "key_of"]
 
@@ -14,34 +14,37 @@ def key_of(number: int) -> bytes:
 class SmallStore:
     """Fails where its rule lets go of what is not held."""
 
-    def __init__(self, rule: EvictionRule, capacity_bytes: int) -> None:
-        self.rule = rule
+    def __init__(self, make: MakeRule, capacity_bytes: int) -> None:
+        self.held: dict[bytes, int] = {}
+        self.rule = make(capacity_bytes, self.held.__getitem__)
         self.capacity_bytes = capacity_bytes
-        self.held: dict[bytes, Kept] = {}
 
     def __contains__(self, number: int) -> bool:
         return key_of(number) in self.held
 
     def ask(self, number: int, nbytes: int = 1) -> bool:
         """Whether it was a hit."""
-        kept = self.held.get(key_of(number))
-        if kept is not None:
-            self.rule.hit(kept)
+        key = key_of(number)
+        if key in self.held:
+            self.rule.hit([key])
             return True
-        kept = self.held[key_of(number)] = Kept(key_of(number), nbytes)
-        self.rule.add(kept)
-        while sum(each.nbytes for each in self.held.values()) > self.capacity_bytes:
-            gone = self.rule.evict()
-            assert self.held.pop(gone.key) is gone
+        self.ask_new([number], nbytes)
         return False
 
-    def remove(self, number: int) -> None:
-        kept = self.held.pop(key_of(number), None)
-        if kept is not None:
-            self.rule.remove(kept)
+    def ask_new(self, numbers: list[int], nbytes: int = 1) -> None:
+        """Some at a time that are not held, each of so many bytes."""
+        keys = [key_of(number) for number in numbers]
+        assert self.held.keys().isdisjoint(keys)
+        self.held.update(dict.fromkeys(keys, nbytes))
+        self.rule.add(keys, nbytes * len(keys))
+        while sum(self.held.values()) > self.capacity_bytes:
+            del self.held[self.rule.evict()]
 
     def empty(self) -> set[bytes]:
         """Whom the rule lets go when all must leave."""
-        gone = {self.rule.evict().key for _ in self.held}
-        self.held.clear()
+        gone: set[bytes] = set()
+        while self.held:
+            key = self.rule.evict()
+            del self.held[key]
+            gone.add(key)
         return gone

@@ -12,7 +12,7 @@ import pytest
 from gpu_worker.wire.protocol import Answer
 from server.cache.files import FileStamps
 from server.cache.key import is_kept_of
-from server.cache.rules.sieve import Sieve
+from server.cache.rules.s3fifo import S3Fifo
 from server.cache.store import AnswerStore
 from server.catalog.functions import Function
 from server.errors import DeadlineExceeded, Overloaded, ServiceError, VersionGone
@@ -30,7 +30,7 @@ class CachedHouse(House):
 
     def __init__(self, *workers: FakeWorker, nbytes: int = 1 << 20, **fields: Any) -> None:
         super().__init__(*workers, **fields)
-        store = AnswerStore(nbytes, Sieve(nbytes))
+        store = AnswerStore(nbytes, S3Fifo)
         self.cached = CachedCalls(self.dispatcher, store, FileStamps([]), self.metrics)
 
     def call(self, *rows: str, **fields: Any) -> Call:
