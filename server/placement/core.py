@@ -4,6 +4,7 @@ Pure: no I/O, no clock, no locks. A shell (the live server's residency, the simu
 asks `steps`, carries them out on the workers' links and reports again.
 
     worker_up, worker_down, serve, offer, want, withdraw    what there is, and who wants what
+    leave, stay, gone, expect                               workers that are to end, and how many there will be
     arrived, used, idle, lost                               rows that come, batches, rows that were refused
     steps                                                   evictions, and then a load, each on its own link
     evicted, loaded, refused, failed, over                  how it went
@@ -16,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from server.placement.known_models import KnownModel, KnownModels, ServedFunction
 from server.placement.packing import packed
@@ -40,6 +41,8 @@ from server.placement.starting import Session, by_use, starting_placement
 from server.placement.succession import Succession
 
 __all__ = ["Ended", "Placement", "Step"]
+
+_Each = TypeVar("_Each")
 
 _TRIES = 2  # of a wish's loads under which workers die
 _CROWDED_S, _LONGEST_CROWDED_S = 60.0, 3600.0  # for which a device that was short of memory holds less
@@ -125,6 +128,7 @@ class Placement:
         self._sight: dict[str, frozenset[str]] = {}  # worker → what may be asked of it
         self._used_bytes: dict[str, int] = {}
         self._crowded: dict[str, _Crowded] = {}
+        self._leaving: set[str] = set()  # workers that are to end: no policy sees them, nobody counts on them
         self._models = KnownModels()
         self._popularity = Popularity(self._workers, self._models)
 
@@ -246,6 +250,60 @@ class Placement:
             kept.pop(name, None)
         self._unsettled.update(self._open)
 
+    def expect(self, workers: int) -> None:
+        """So many workers there will be from now on."""
+        self._expected_workers = workers
+        self._unsettled.update(self._open)
+
+    def leave(self, name: str) -> None:
+        """The worker is to end: nothing is loaded there any more, and what it holds counts as being nowhere."""
+        self._leaving.add(name)
+        if (worker := self._workers.get(name)) is not None:
+            self._workers[name] = replace(worker, offers=())
+        self._unsettled.update(self._open)
+
+    def stay(self, name: str) -> None:
+        """It does not end after all."""
+        self._leaving.discard(name)
+        self._unsettled.update(self._open)
+
+    def gone(self, name: str) -> None:
+        """The worker has ended and does not come again."""
+        self._leaving.discard(name)
+        self._capacities.pop(name, None)
+        self._unsettled.update(self._open)
+
+    def only_on(self, name: str) -> list[GroupKeys]:
+        """The served groups that can run now, and could not without what that worker holds."""
+        if name not in self._workers:
+            return []
+        rest = self.present().difference([name])
+        groups = dict.fromkeys(one.group for one in self._served.values())
+        here = self.resident(name)
+        return [
+            group
+            for group in groups
+            if not here.isdisjoint(group)
+            and not self._runs_on(group, rest)
+            and self._runs_on(group, {*rest, name})
+        ]
+
+    def fits_beside(self, name: str, groups: Iterable[GroupKeys]) -> bool:
+        """Whether the other workers could hold these groups together, whatever else they hold now."""
+        sizes = {key: self._model(key).size_bytes for group in groups for key in group}
+        present = self.present().difference([name])
+        rest = {other: each.capacity for other, each in self._workers.items() if other in present}
+        return not sizes or packed(sizes, rest, {}) is not None
+
+    def is_settled(self, name: str) -> bool:
+        """Whether the worker is up, has loaded all that it began with, and nothing moves there."""
+        worker = self._workers.get(name)
+        return worker is not None and worker.moving is None and not worker.offers
+
+    def present(self) -> frozenset[str]:
+        """The workers that are up and are to stay."""
+        return frozenset(self._workers).difference(self._leaving)
+
     def resident(self, name: str) -> frozenset[str]:
         """What may be asked of the worker: what it holds, less what is leaving."""
         found = self._sight.get(name)
@@ -256,8 +314,14 @@ class Placement:
         return found
 
     def is_resident(self, group: GroupKeys, without: Collection[str] = ()) -> bool:
-        """Whether the group can run, those workers left out: on one of them, or apart if it must and may."""
-        held = [self.resident(name) for name in self._workers if name not in without]
+        """Whether the group can run, those workers left out: on one of them, or apart if it must and may.
+
+        On one that is to end it cannot: rows still do, and are no reason not to have it elsewhere.
+        """
+        return self._runs_on(group, self.present().difference(without))
+
+    def _runs_on(self, group: GroupKeys, names: Collection[str]) -> bool:
+        held = [self.resident(name) for name in names]
         if any(there.issuperset(group) for there in held):
             return True
         return self._apart and not self._fits_somewhere(group) and frozenset().union(*held).issuperset(group)
@@ -292,6 +356,8 @@ class Placement:
         self._met([group])
         for name in self._workers if workers is None else workers:
             worker = self._workers[name]
+            if name in self._leaving:
+                continue
             if group not in worker.offers and not self.resident(name).issuperset(group):
                 self._workers[name] = replace(worker, offers=(group, *worker.offers))
 
@@ -340,19 +406,21 @@ class Placement:
     def state(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> PlacementState:
         """What the policy sees: to be read now and not kept."""
         return PlacementState(
-            workers=dict(self._workers),
+            workers=self._of_present(self._workers),
             models=self._models,
             wishes=tuple(one.wish for one in self._open.values()),
             waited_for=waited_for,
             apart=self._apart,
-            running={name: frozenset(running) for name, running in self._running.items()},
+            running=self._of_present(
+                {name: frozenset(running) for name, running in self._running.items()},
+            ),
             visits=self._succession.visits(),
             memory=self._memory,
             sought=self._popularity.sought(),
-            coldest=self._popularity.coldest(),
-            hottest=self._popularity.hottest(),
-            demand=self._popularity.demand(now_s),
-            used_bytes={name: self._bytes_on(name) for name in self._workers},
+            coldest=self._of_present(self._popularity.coldest()),
+            hottest=self._of_present(self._popularity.hottest()),
+            demand=self._of_present(self._popularity.demand(now_s)),
+            used_bytes={name: self._bytes_on(name) for name in self._workers if name not in self._leaving},
         )
 
     def steps(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> tuple[list[Step], float]:
@@ -494,6 +562,9 @@ class Placement:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────
 
+    def _of_present(self, by_worker: Mapping[str, _Each]) -> dict[str, _Each]:
+        return {name: each for name, each in by_worker.items() if name not in self._leaving}
+
     def _model(self, key: str) -> KnownModel:
         return self._models.met(key)
 
@@ -587,14 +658,14 @@ class Placement:
 
     def _fits_somewhere(self, group: GroupKeys) -> bool:
         sizes = [self._model(key).size_bytes for key in group]
-        return any(worker.capacity.fits(sizes) for worker in self._workers.values())
+        return any(self._workers[name].capacity.fits(sizes) for name in self.present())
 
     def _settle(self) -> None:
         """End the wishes that are fulfilled, and those that cannot be, of those of which something is new."""
         unsettled = [(group, self._open[group]) for group in self._unsettled if group in self._open]
         self._unsettled.clear()
         for group, one in unsettled:
-            without = one.wish.without if self._workers.keys() - one.wish.without else ()
+            without = one.wish.without if self.present() - one.wish.without else ()
             if self.is_resident(group, without):
                 self._end(group, Ended(group, "resident"))
             elif self._workers and not self._can_ever(group):
@@ -623,12 +694,14 @@ class Placement:
 
     def _starting(self, name: str, capacity: Capacity, sessions: Sequence[Session]) -> tuple[GroupKeys, ...]:
         """What the worker had best begin with, beside those that are up and those to come."""
-        to_come = self._expected_workers - len(self._workers.keys() | {name})
-        capacities = {worker.name: worker.capacity for worker in self._workers.values()}
+        present = self.present() | {name}
+        to_come = self._expected_workers - len(present)
+        capacities = {other: each.capacity for other, each in self._workers.items() if other in present}
         capacities |= {name: capacity, **{f"worker {each} to come": capacity for each in range(to_come)}}
         held = {
             other: {*worker.resident, *(key for group in self._first_here.get(other, ()) for key in group)}
             for other, worker in self._workers.items()
+            if other in present
         }
         sizes = {key: self._model(key).size_bytes for session in sessions for key in session.group}
         return starting_placement(sessions, sizes, capacities, held)[name].groups
@@ -639,10 +712,12 @@ class Placement:
         if not self._apart:
             return False
         sizes = {key: self._model(key).size_bytes for key in group}
+        seen = self._of_present(self._capacities)
         like = next(iter(self._capacities.values()))
-        to_come = self._expected_workers - len(self._capacities)
-        unseen = {f"worker {number} to come": like for number in range(to_come)}
-        return packed(sizes, {**self._capacities, **unseen}, {}) is not None
+        unseen = {
+            f"worker {number} to come": like for number in range(self._expected_workers - len(seen))
+        }
+        return packed(sizes, {**seen, **unseen}, {}) is not None
 
     def _end(self, group: GroupKeys, ended: Ended) -> None:
         del self._open[group]

@@ -43,6 +43,7 @@ Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 _PATIENCE_S = 120.0
 _CHECK_EVERY_S = 2.0
 _LOOK_AHEAD_S = 0.05
+_OF_LATE_S = 60.0  # in which rows came: then a model is needed, and does not end with its worker
 
 # Why models leave, where no policy has decided it.
 OPERATOR = "operator"
@@ -321,6 +322,68 @@ class Residency:
             self._listener.worker_lost(worker)
         self._want_again()  # what only it held: another worker may be idle meanwhile
         self._ask()
+
+    def expect(self, workers: int) -> None:
+        """So many workers there will be from now on."""
+        self._core.expect(workers)
+        self._ask()
+
+    def leave(self, name: str) -> None:
+        """The worker is to end: nothing is loaded there any more, and what it holds counts as being nowhere.
+
+        What rows wait for that only it holds is loaded elsewhere; until then they may still be sent there.
+        """
+        self._core.leave(name)
+        place = self._places.get(name)
+        if place is not None and place.load:
+            place.link.give_up(place.load)
+        self._want_again()
+        self._ask()
+
+    def stay(self, name: str) -> None:
+        """The worker does not end after all."""
+        self._core.stay(name)
+        self._ask()
+
+    def gone(self, name: str) -> None:
+        """The worker has ended and does not come again."""
+        self._core.gone(name)
+        self._ask()
+
+    def is_settled(self, name: str) -> bool:
+        """Whether the worker is up, has loaded all that it began with, and nothing moves there."""
+        return self._core.is_settled(name)
+
+    def is_still(self, name: str) -> bool:
+        """Whether nothing moves there; of one that is down nothing does."""
+        place = self._places.get(name)
+        return place is None or not (place.ordered or self._core.is_moving(name))
+
+    def only_on(self, name: str) -> list[Group]:
+        """What is served that could not run without that worker."""
+        return [tuple(self._models[key] for key in keys) for keys in self._core.only_on(name)]
+
+    def is_needed(self, group: Group) -> bool:
+        """Whether rows wait for the group, or came for it of late."""
+        if any(_keys(group) == _keys(other) for other in self._listener.waited_for()):
+            return True
+        last_used = self._core.last_used()
+        return min((last_used.get(key, 0.0) for key in _keys(group)), default=0.0) > time.time() - _OF_LATE_S
+
+    async def load_beside(self, name: str) -> None:
+        """Have what is needed of that worker's models on others, and what else there is room for.
+
+        Raises `Overloaded` where the others have no room for what is needed, and what `load` raises.
+        """
+        needed = [group for group in self.only_on(name) if self.is_needed(group)]
+        if not self._core.fits_beside(name, map(_keys, needed)):
+            keys = ", ".join(dict.fromkeys(model.key for group in needed for model in group))
+            raise Overloaded(f"the other workers have no room for what rows are asked of: {keys}", 30.0)
+        for group in self.only_on(name):
+            await self.spread(group)
+        for group in self.only_on(name):
+            if self.is_needed(group):
+                await self.load(group)
 
     def not_there(self, worker: Worker, keys: Iterable[str]) -> None:
         """The worker says that it does not hold these."""

@@ -112,6 +112,7 @@ class Dispatcher:
             scheduler, self._functions, metrics, latency_of, tasks or Tasks(), self._held, self._wake
         )
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
+        self._retired: set[str] = set()  # workers that take no more rows
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
         self._pump_at: asyncio.TimerHandle | None = None
@@ -288,6 +289,21 @@ class Dispatcher:
         worker = self._quarantine.hung(patience_s)
         if worker is not None:
             worker.kill(f"it hangs in one row that another died under, for over {patience_s:g} s")
+
+    def retire(self, worker: str) -> None:
+        """Send the worker nothing new; it finishes what it has."""
+        self._retired.add(worker)
+        self._show_again(worker)
+
+    def readmit(self, worker: str) -> None:
+        """It may be sent rows again, if it is there; or another of that name, once it is."""
+        self._retired.discard(worker)
+        self._show_again(worker)
+
+    def has_finished(self, worker: str) -> bool:
+        """Whether no rows are on the worker; on one that is lost none are."""
+        live = self._workers.get(worker)
+        return live is None or (self.is_idle(live) and not self._quarantine.keeps(live))
 
     @property
     def is_draining(self) -> bool:
@@ -809,12 +825,13 @@ class Dispatcher:
 
         None until each member is somewhere; then they are asked for.
         """
-        if not frozenset().union(*self._resident.values()).issuperset(members):
+        there = {name: held for name, held in self._resident.items() if name not in self._retired}
+        if not frozenset().union(*there.values()).issuperset(members):
             self.residency.want(function.asked)
             return []
         held = [
-            (worker, tuple(member for member in members if member in self._resident[name]))
-            for name, worker in self._workers.items()
+            (self._workers[name], tuple(member for member in members if member in found))
+            for name, found in there.items()
         ]
         most = max(len(found) for _, found in held)
         return [pair for pair in held if len(pair[1]) == most]
@@ -839,8 +856,13 @@ class Dispatcher:
         """Have the scheduler asked again."""
         self._wake()
 
+    def _show_again(self, name: str) -> None:
+        if (worker := self._workers.get(name)) is not None:
+            self._show(worker)
+
     def _show(self, worker: Worker, *, aside: bool | None = None) -> None:
         kept = self._quarantine.keeps(worker) if aside is None else aside
+        kept = kept or worker.name in self._retired
         view = WorkerView(
             worker.name,
             alive=True,

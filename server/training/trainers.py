@@ -25,6 +25,7 @@ class Trainers:
         self._patience_s = patience_s
         self._workers: dict[str, Worker] = {}
         self._busy: Counter[str] = Counter()
+        self._withdrawn: set[str] = set()
         self._came = asyncio.Event()
         self.on_up: Callable[[Worker], None] = lambda worker: None
 
@@ -47,6 +48,22 @@ class Trainers:
         """The live workers, by name."""
         return [self._workers[name] for name in sorted(self._workers)]
 
+    def withdraw(self, name: str) -> None:
+        """Nothing new is asked of the worker; what it is at goes on."""
+        self._withdrawn.add(name)
+
+    def readmit(self, name: str) -> None:
+        """It may be asked again."""
+        self._withdrawn.discard(name)
+
+    def is_withdrawn(self, worker: Worker) -> bool:
+        """Whether nothing new is asked of the worker."""
+        return worker.name in self._withdrawn
+
+    def is_busy(self, name: str) -> bool:
+        """Whether a trial or a question is under way there."""
+        return self._busy[name] > 0
+
     async def anyone(self) -> Worker:
         """The live worker with the fewest trials and questions under way, soon. Raises `Overloaded`."""
         try:
@@ -54,7 +71,7 @@ class Trainers:
                 await self._came.wait()
         except TimeoutError:
             raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
-        return min(self.alive(), key=lambda worker: self._busy[worker.name])
+        return min(self.alive(), key=lambda worker: (self.is_withdrawn(worker), self._busy[worker.name]))
 
     async def ask(self, message: Message) -> Message:
         """The reply of a worker that has the least to do; it may be a `Failed`. Raises `Overloaded`."""

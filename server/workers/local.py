@@ -113,31 +113,82 @@ class LocalPool:
         self._environment = environment
         self._command_for = command_for
         self._timing = timing or Timing()
-        self._states = [
-            WorkerStatus(f"{prefix}{index}", "starting", None, 0, None, "") for index in range(count)
-        ]
+        self._prefix = prefix
+        self._states = {index: self._unborn(index) for index in range(count)}  # by number
+        self._lives: dict[int, asyncio.Task[None]] = {}
+        self._retired: set[int] = set()
+        self._listener: WorkerListener | None = None
         self._tasks = tasks or Tasks()
 
     async def start(self, listener: WorkerListener) -> None:
         """See `WorkerPool.start`."""
-        for index, state in enumerate(self._states):
-            life = functools.partial(self._supervise, index, listener)
-            self._tasks.always("worker", life, f"supervise {state.name}", vital=True)
+        self._listener = listener
+        for index in self._states:
+            self._begin(index, listener)
 
     async def close(self) -> None:
         """See `WorkerPool.close`."""
+        self._listener = None
         await self._tasks.close()
 
     def states(self) -> Sequence[WorkerStatus]:
         """See `WorkerPool.states`."""
-        return tuple(self._states)
+        return tuple(self._states[index] for index in sorted(self._states))
+
+    def add(self) -> str:
+        """See `ElasticPool.add`. Raises RuntimeError before the pool is started, and once it is closed."""
+        if self._listener is None:
+            raise RuntimeError("the pool does not run")
+        index = next(index for index in itertools.count() if index not in self._states)
+        self._states[index] = self._unborn(index)
+        self._begin(index, self._listener)
+        return self._states[index].name
+
+    def retire(self, name: str) -> None:
+        """See `ElasticPool.retire`."""
+        self._retired.add(self._index(name))
+
+    def keep(self, name: str) -> None:
+        """See `ElasticPool.keep`."""
+        index = self._index(name)
+        self._retired.discard(index)
+        if self._listener is not None and self._lives[index].done():
+            self._note(index, restarts=self._states[index].restarts + 1)
+            self._begin(index, self._listener)
+
+    async def end(self, name: str) -> None:
+        """See `ElasticPool.end`."""
+        index = next((index for index, state in self._states.items() if state.name == name), None)
+        if index is None:
+            return
+        life = self._lives.get(index)
+        if life is not None:
+            life.cancel()
+            await asyncio.wait({life})
+        for kept in (self._lives, self._states):
+            kept.pop(index, None)
+        self._retired.discard(index)
+
+    def _unborn(self, index: int) -> WorkerStatus:
+        return WorkerStatus(f"{self._prefix}{index}", "starting", None, 0, None, "")
+
+    def _index(self, name: str) -> int:
+        for index, state in self._states.items():
+            if state.name == name:
+                return index
+        raise KeyError(name)
+
+    def _begin(self, index: int, listener: WorkerListener) -> None:
+        life = functools.partial(self._supervise, index, listener)
+        name = f"supervise {self._states[index].name}"
+        self._lives[index] = self._tasks.always("worker", life, name, vital=True)
 
     async def _supervise(self, index: int, listener: WorkerListener) -> None:
-        """Run one life after the other, until cancelled."""
+        """Run one life after the other, until cancelled, or retired and lost."""
         timing = self._timing
         name = self._states[index].name
         backoff_s = timing.backoff_first_s
-        for life in itertools.count():
+        for life in itertools.count(self._states[index].restarts):
             began = asyncio.get_running_loop().time()
             self._note(index, state="starting", restarts=life)
             try:
@@ -148,6 +199,9 @@ class LocalPool:
             if asyncio.get_running_loop().time() - began > timing.steady_s:
                 backoff_s = timing.backoff_first_s
             self._note(index, state="down", pid=None, last_error=reason, last_error_at=time.time())
+            if index in self._retired:
+                log.warning("worker lost as it was to leave worker=%s reason=%r", name, reason)
+                return
             log.warning("worker lost worker=%s reason=%r restart_in_s=%.1f", name, reason, backoff_s)
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, timing.backoff_most_s)

@@ -12,7 +12,15 @@ from typing import Protocol
 
 from gpu_worker.wire.protocol import Message
 
-__all__ = ["OnReply", "Worker", "WorkerInfo", "WorkerListener", "WorkerPool", "WorkerStatus"]
+__all__ = [
+    "ElasticPool",
+    "OnReply",
+    "Worker",
+    "WorkerInfo",
+    "WorkerListener",
+    "WorkerPool",
+    "WorkerStatus",
+]
 
 OnReply = Callable[[Message], None]
 
@@ -31,6 +39,7 @@ class WorkerInfo:
 class WorkerStatus:
     """A worker as an operator sees it; `state` is "starting", "up" or "down".
 
+    Where workers join and leave it may also be "joining", "leaving" or "given up" (server/capacity/workforce.py).
     last_error: why its last life ended, "" for none that has · last_error_at: when that was, Unix time.
     """
 
@@ -102,4 +111,24 @@ class WorkerPool(Protocol):
 
     def states(self) -> Sequence[WorkerStatus]:
         """Every worker, up or not."""
+        ...
+
+
+class ElasticPool(WorkerPool, Protocol):
+    """A pool to which workers come, and from which they go, while it runs."""
+
+    def add(self) -> str:
+        """Begin to start one more worker, under the first name that is free; that name."""
+        ...
+
+    def retire(self, name: str) -> None:
+        """From now on the worker is not started again when it is lost. Raises KeyError for an unknown one."""
+        ...
+
+    def keep(self, name: str) -> None:
+        """A worker that was retired is started again when it is lost, and at once if it is already."""
+        ...
+
+    async def end(self, name: str) -> None:
+        """End one worker for good; returns when it is gone, and its name free. Nothing for an unknown one."""
         ...

@@ -288,6 +288,8 @@ class Training:
             while worker in self._trainers.alive():
                 serving = {job: task for job, task in serving.items() if not task.done()}
                 wanting = [job for job, run in self._running.items() if job not in serving and not run.ending]
+                if self._trainers.is_withdrawn(worker):
+                    wanting = []
                 for job in turns.in_order(wanting):
                     if len(serving) >= _JOBS_AT_ONCE:
                         break
