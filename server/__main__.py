@@ -20,7 +20,7 @@ from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import check_device, device_names
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
-from server.settings import Settings, is_loopback
+from server.settings import Settings, WorkerBounds, is_loopback
 
 if TYPE_CHECKING:
     from server.http.tls import Tls
@@ -32,7 +32,7 @@ _SECRET_URLS = ("database_url", "parameters_url")  # each has its …_file
 _HOST_NAME = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+")
 _VARIABLE = re.compile(r"\s*(?:[A-Za-z_][A-Za-z0-9_]*)?\s*")
 _KINDS = {bool: "on or off", int: "a whole number", float: "a number"}
-_AUTO = {"workers": 0, "answer_cache_bytes": -1}
+_AUTO = {"answer_cache_bytes": -1}
 _SECRET_WORDS = ("password", "secret", "token", "key")
 
 
@@ -123,6 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting's type is data here
+    if kind is WorkerBounds:
+        try:
+            return WorkerBounds.of(raw)
+        except ValueError as exc:
+            raise SettingsError(f"--{name} {exc}") from exc
     try:
         if kind is bool:
             return raw if isinstance(raw, bool) else _truth(raw)

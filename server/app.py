@@ -36,6 +36,8 @@ from server.administration.tokens import TokenService
 from server.cache.files import FileStamps
 from server.cache.rules.s3fifo import S3Fifo
 from server.cache.store import AnswerStore
+from server.capacity.timeline import Timeline
+from server.capacity.workforce import Workforce
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.functions import Function
@@ -67,6 +69,7 @@ from server.publisher import Publisher
 from server.routes import (
     answers,
     api_docs,
+    capacity,
     classify,
     datasets,
     deployments,
@@ -78,6 +81,7 @@ from server.routes import (
     places,
     sources,
     training,
+    workers,
 )
 from server.routes import (
     audit as audit_routes,
@@ -105,7 +109,7 @@ from server.serving.proxies import Proxies
 from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
-from server.settings import Settings, is_loopback
+from server.settings import Settings, WorkerBounds, is_loopback
 from server.storage import StartError, Storage, open_storage
 from server.store.audit import AuditRepository
 from server.store.feedback import FeedbackBounds, FeedbackRepository
@@ -131,7 +135,7 @@ from server.training.trainers import Trainers
 from server.version import VERSION
 from server.workers.devices import count_cuda_devices, worker_devices
 from server.workers.local import LocalPool, Timing
-from server.workers.pool import Worker, WorkerPool
+from server.workers.pool import ElasticPool, Worker
 
 __all__ = ["App", "create_app"]
 
@@ -175,6 +179,8 @@ class App:
             models,
             variant_routes,
             places,
+            workers,
+            capacity,
             classify,
             feedback,
             datasets,
@@ -296,11 +302,12 @@ def create_app(
     Raises `StartError`.
     """
     names = device_names(settings.device)
-    devices = worker_devices(settings.workers, names, functools.partial(count_cuda_devices, environment))
+    bounds = settings.workers
+    devices = worker_devices(bounds.most, names, functools.partial(count_cuda_devices, environment))
     settings = replace(
         settings,
         home=settings.home.expanduser().absolute(),
-        workers=len(devices),
+        workers=WorkerBounds(bounds.least or len(devices), len(devices)),
         device=",".join(devices),
     )
     try:
@@ -358,7 +365,7 @@ async def _running(
         measured = Measured()
         residency_of = functools.partial(
             Residency,
-            workers=settings.workers,
+            workers=settings.workers.least,
             capacity=functools.partial(_capacity, settings),
             measured=measured,
             policy=placement_named(settings.placement),
@@ -414,8 +421,8 @@ async def _running(
         await publisher.restore()
         of_registry = VariantRepository(storage.engine)
         variants = Variants(await asyncio.to_thread(of_registry.all))
-        pool: WorkerPool = LocalPool(
-            settings.workers,
+        pool: ElasticPool = LocalPool(
+            settings.workers.least,
             functools.partial(_worker_command, settings),
             _timing(settings),
             supervisor.tasks(),
@@ -427,6 +434,18 @@ async def _running(
         stack.push_async_callback(residency.close)
         stack.push_async_callback(publisher.close)
         trainers = Trainers(residency, settings.worker_start_s)
+        timeline = Timeline()
+        workforce = Workforce(
+            pool,
+            residency,
+            dispatcher,
+            trainers,
+            settings.workers,
+            timeline,
+            settings.worker_start_s,
+            supervisor.tasks(),
+        )
+        stack.push_async_callback(workforce.close)
         trained = TrainingRepository(storage.engine)
         folder = settings.home / "training"
         taken = Datasets(
@@ -530,12 +549,13 @@ async def _running(
             publisher=publisher,
             dispatcher=dispatcher,
             residency=residency,
-            pool=pool,
+            workforce=workforce,
+            timeline=timeline,
             metrics=metrics,
             exposition=Exposition(
                 metrics,
                 dispatcher.queue_depth,
-                lambda: (*pool.states(), *remote.states()),
+                lambda: (*workforce.states(), *remote.states()),
                 supervisor,
                 selections.all,
                 residency.held,
@@ -544,6 +564,7 @@ async def _running(
                     for each in drift.latest
                     if each.index is not None
                 ],
+                lambda: timeline.counts,
             ),
             calls=calls,
             pipelines=pipelines,
@@ -613,7 +634,7 @@ def _timing(settings: Settings) -> Timing:
 def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
     """The command line of worker number `index`, whose socket is `fd`."""
     devices = device_names(settings.device)
-    threads = settings.threads or max(1, _usable_cores() // settings.workers)
+    threads = settings.threads or max(1, _usable_cores() // settings.workers.most)
     return [
         sys.executable,
         "-m",
@@ -626,7 +647,7 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         f"--max-input-bytes={settings.max_input_bytes}",
         f"--resident-bytes={settings.resident_bytes}",
         f"--resident-models={settings.resident_models}",
-        f"--host-bytes={settings.host_bytes or _host_bytes() // settings.workers}",
+        f"--host-bytes={settings.host_bytes or _host_bytes() // settings.workers.most}",
         *([f"--prepared={settings.home / 'prepared'}"] if settings.keep_prepared else []),
         f"--precision={settings.precision}",
         *([] if settings.cuda_graphs else ["--no-cuda-graphs"]),

@@ -15,6 +15,8 @@ from server.access.view import View, Views
 from server.administration.audit import AuditLog
 from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
+from server.capacity.timeline import Timeline
+from server.capacity.workforce import Workforce
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.catalog.latencies import Latencies
@@ -39,7 +41,6 @@ from server.training.drift import Drift
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
 from server.training.retraining import Retrainings
-from server.workers.pool import WorkerPool
 
 __all__ = ["SeenOf", "Services", "ServicesOf", "ViewOf"]
 
@@ -56,7 +57,8 @@ class Services:
     publisher: Publisher
     dispatcher: Dispatcher
     residency: Residency
-    pool: WorkerPool
+    workforce: Workforce
+    timeline: Timeline
     metrics: Metrics
     exposition: Exposition
     calls: CallService
@@ -82,7 +84,8 @@ class Services:
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""
-        if self.dispatcher.is_draining or not any(state.state == "up" for state in self.pool.states()):
+        states = {state.state for state in self.workforce.states()}
+        if self.dispatcher.is_draining or states.isdisjoint(("up", "leaving")):
             return False
         return self.residency.holds_anything() or all(model.endpoint for model in self.catalog.models())
 

@@ -12,9 +12,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Settings", "is_loopback"]
+__all__ = ["Settings", "WorkerBounds", "is_loopback"]
 
 MiB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBounds:
+    """How many workers there are, at least and at most; 0 and 0 = one for each device that is named."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, text: str) -> WorkerBounds:
+        """Of N, MIN:MAX or auto. Raises ValueError, which says what to write."""
+        parts = ["0"] if text.strip() == "auto" else text.split(":")
+        try:
+            numbers = [int(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2):
+            raise ValueError(f"{text!r} is not a number of workers; write N, MIN:MAX, as in 1:4, or auto")
+        least, most = numbers[0], numbers[-1]
+        if least < 0 or most < 0:
+            raise ValueError(f"{text!r} is less than no worker; write N, MIN:MAX, as in 1:4, or auto")
+        if least > most:
+            raise ValueError(f"{text!r} is at least {least} and at most {most}; write {most}:{least}")
+        if least == 0 < most:
+            raise ValueError(f"{text!r}: one worker must be there to answer rows; write 1:{most}")
+        if len(numbers) == 2 and most == 0:
+            raise ValueError(f"{text!r} leaves nobody to answer rows; write N, MIN:MAX, as in 1:4, or auto")
+        return cls(least, most)
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
 
 
 def _setting(default: Any, text: str) -> Any:  # noqa: ANN401  # as dataclasses.field: the annotation types it
@@ -68,9 +100,10 @@ class Settings:
         False, "read paths only for functions that name their own media_roots; for bare models none"
     )
 
-    workers: int = _setting(
-        0,
-        "worker processes; 0, or auto = one for each device named; for auto, each CUDA device or the CPU",
+    workers: WorkerBounds = _setting(
+        WorkerBounds(0, 0),
+        "worker processes: N, or MIN:MAX, so many as the load asks for; 0, or auto = one for each device "
+        "named; for auto, each CUDA device or the CPU",
     )
     device: str = _setting(
         "auto",

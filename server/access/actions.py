@@ -23,6 +23,8 @@ ACTIONS: dict[tuple[str, str], str] = {
     ("DELETE", "/v1/functions/{name}"): "delete function",
     ("POST", "/v1/functions/{name}/rollback"): "roll back function",
     ("POST", "/functions/{name}/rollback"): "roll back function",
+    ("POST", "/v1/workers"): "add worker",
+    ("POST", "/v1/workers/{name}/drain"): "drain worker",
     ("POST", "/v1/functions/{name}/retrain"): "retrain function",
     ("DELETE", "/v1/functions/{name}/retrain"): "stop retraining",
     ("PUT", "/v1/models/{name}/visibility"): "share model",

@@ -62,7 +62,7 @@ def _view(page: Page, span: str) -> OverviewView:
         if services.catalog.is_loaded(each.name) and services.is_resident(each)
     }
     places = seen_places(services.residency.places(), page.view.sees_key)
-    workers = worker_lines((*services.pool.states(), *services.remote.states()), places)
+    workers = worker_lines((*services.workforce.states(), *services.remote.states()), places)
     if not page.sees_all:  # how a worker ended may name what was on it
         workers = [replace(worker, last_error="") for worker in workers]
     ring, drawn = _SPANS[span]

@@ -31,6 +31,8 @@ from server.workers.pool import WorkerStatus
 __all__ = ["CONTENT_TYPE", "Exposition", "Metrics"]
 
 _OF_NOTHING = ("ml_udf_worker_up", "ml_udf_worker_restarts")  # what has no function, and tells of none
+_GIVEN_UP = "given up"
+_WORKER_STATES = ("starting", "up", "down", "joining", "leaving", _GIVEN_UP)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -80,6 +82,7 @@ class Exposition(Collector):
 
     `queue_depth()`: (function, version) → rows and bytes that wait. `selections()`: the same → how its
     members are selected now. `held()`: worker → models that it holds, their bytes, and bytes in host memory.
+    `capacity_actions()`: (action, outcome) → how many.
     """
 
     def __init__(
@@ -91,8 +94,10 @@ class Exposition(Collector):
         selections: Callable[[], Mapping[tuple[str, int], Selection]] = dict,
         held: Callable[[], Mapping[str, tuple[int, int, int]]] = dict,
         drift: Callable[[], Sequence[tuple[str, int, str, float]]] = tuple,
+        capacity_actions: Callable[[], Mapping[tuple[str, str], int]] = dict,
     ) -> None:
         self._drift = drift
+        self._capacity_actions = capacity_actions
         self._metrics = metrics
         self._selections = selections
         self._held = held
@@ -258,11 +263,26 @@ class Exposition(Collector):
     def _of_workers(self) -> Iterable[Metric]:
         up = GaugeMetricFamily("ml_udf_worker_up", "Whether the worker answers", labels=("worker",))
         restarts = CounterMetricFamily("ml_udf_worker_restarts", "Times started again", labels=("worker",))
+        by_state = dict.fromkeys(_WORKER_STATES, 0)
         for state in self._workers():
-            up.add_metric((state.name,), state.state == "up")
-            restarts.add_metric((state.name,), state.restarts)
+            by_state[state.state] += 1
+            if state.state != _GIVEN_UP:  # there is no such worker any more
+                up.add_metric((state.name,), state.state in ("up", "leaving"))
+                restarts.add_metric((state.name,), state.restarts)
         yield up
         yield restarts
+        states = GaugeMetricFamily("ml_udf_workers", "Workers, by state", labels=("state",))
+        for name, count in by_state.items():
+            states.add_metric((name,), count)
+        yield states
+        actions = CounterMetricFamily(
+            "ml_udf_capacity_actions",
+            "Changes of capacity, by outcome",
+            labels=("action", "outcome"),
+        )
+        for key, count in self._capacity_actions().items():
+            actions.add_metric(key, count)
+        yield actions
 
     def _of_models(self) -> Iterable[Metric]:
         gauges = (

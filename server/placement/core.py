@@ -4,7 +4,7 @@ Pure: no I/O, no clock, no locks. A shell (the live server's residency, the simu
 asks `steps`, carries them out on the workers' links and reports again.
 
     worker_up, worker_down, serve, offer, want, withdraw    what there is, and who wants what
-    leave, stay, gone, expect                               workers that are to end, and how many there will be
+    leave, stay, gone, expect                               workers that are to end; how many there will be
     arrived, used, idle, lost                               rows that come, batches, rows that were refused
     steps                                                   evictions, and then a load, each on its own link
     evicted, loaded, refused, failed, over                  how it went
@@ -256,7 +256,7 @@ class Placement:
         self._unsettled.update(self._open)
 
     def leave(self, name: str) -> None:
-        """The worker is to end: nothing is loaded there any more, and what it holds counts as being nowhere."""
+        """The worker is to end: nothing is loaded there any more, and what it holds counts as nowhere."""
         self._leaving.add(name)
         if (worker := self._workers.get(name)) is not None:
             self._workers[name] = replace(worker, offers=())
@@ -714,9 +714,7 @@ class Placement:
         sizes = {key: self._model(key).size_bytes for key in group}
         seen = self._of_present(self._capacities)
         like = next(iter(self._capacities.values()))
-        unseen = {
-            f"worker {number} to come": like for number in range(self._expected_workers - len(seen))
-        }
+        unseen = {f"worker {number} to come": like for number in range(self._expected_workers - len(seen))}
         return packed(sizes, {**seen, **unseen}, {}) is not None
 
     def _end(self, group: GroupKeys, ended: Ended) -> None:

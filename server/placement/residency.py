@@ -375,9 +375,9 @@ class Residency:
 
         Raises `Overloaded` where the others have no room for what is needed, and what `load` raises.
         """
-        needed = [group for group in self.only_on(name) if self.is_needed(group)]
+        needed = [group for group in dict.fromkeys(self._served.values()) if self.is_needed(group)]
         if not self._core.fits_beside(name, map(_keys, needed)):
-            keys = ", ".join(dict.fromkeys(model.key for group in needed for model in group))
+            keys = ", ".join(dict.fromkeys(key for group in needed for key in _keys(group)))
             raise Overloaded(f"the other workers have no room for what rows are asked of: {keys}", 30.0)
         for group in self.only_on(name):
             await self.spread(group)

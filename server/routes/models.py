@@ -1,9 +1,8 @@
-"""`/register`, `/v1/models`, `/v1/workers`: what there is to run, and where it runs."""
+"""`/register`, `/v1/models`: what there is to run."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,40 +62,6 @@ async def share_model(
     seen.model(name)
     await services.ownership.share(view, "model", name, await json_object(request))
     return json_reply({"name": name, **view.shown("model", name)})
-
-
-@router.get("/v1/workers")
-def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
-    """Every worker, what it runs on and what it holds."""
-    whole = seen.is_whole()
-    keys = {model.key for model in seen.models()}
-    resident = {
-        worker: [key for key in held if whole or key in keys] for worker, held in services.resident().items()
-    }
-    workers: list[dict[str, Any]] = []
-    for state in (*services.pool.states(), *services.remote.states()):
-        info = state.info if state.state == "up" else None
-        workers.append(
-            {
-                "name": state.name,
-                "state": state.state,
-                "pid": state.pid,
-                "restarts": state.restarts,
-                "device": info.device if info else None,
-                "device_name": info.device_name if info else None,
-                "capacity_bytes": info.capacity_bytes if info else None,
-                "resident": resident.get(state.name, []),
-                # Of a life that is over; the one that it is in has had none.
-                "last_error": state.last_error if whole else "",  # it may name what was on it
-                "last_error_at": _at(state.last_error_at),
-            }
-        )
-    return json_reply({"workers": workers})
-
-
-def _at(unix_s: float | None) -> str | None:
-    """A time in ISO 8601."""
-    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
 
 
 async def _manifest(form: FormData) -> dict[str, Any]:

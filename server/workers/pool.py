@@ -39,7 +39,7 @@ class WorkerInfo:
 class WorkerStatus:
     """A worker as an operator sees it; `state` is "starting", "up" or "down".
 
-    Where workers join and leave it may also be "joining", "leaving" or "given up" (server/capacity/workforce.py).
+    Where workers join and leave (server/capacity/workforce.py) also "joining", "leaving" or "given up".
     last_error: why its last life ended, "" for none that has · last_error_at: when that was, Unix time.
     """
 

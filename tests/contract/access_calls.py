@@ -92,6 +92,10 @@ CALLS: dict[tuple[str, str], Call] = {
     ("PUT", "/v1/models/{name}/visibility"): Call(("model",), changes=True, body=_SHARE, passes=(400,)),
     ("GET", "/v1/variants"): _NOTHING,
     ("GET", "/v1/workers"): _NOTHING,
+    # There are as many as may be, and no fewer than must be.
+    ("POST", "/v1/workers"): Call(body={}, passes=(400,)),
+    ("POST", "/v1/workers/{name}/drain"): Call(body={}, path={"name": "w0"}, passes=(400,)),
+    ("GET", "/v1/capacity"): _NOTHING,
     ("GET", "/v1/residency"): _NOTHING,
     ("GET", "/v1/functions"): _NOTHING,
     ("GET", "/v1/deployments"): _NOTHING,

@@ -250,3 +250,60 @@ def test_a_killed_worker_is_lost_at_once_though_it_never_read_what_it_was_sent()
             assert reply.code == "worker_lost"
 
     asyncio.run(scenario())
+
+
+def test_one_worker_more_and_one_less_while_the_pool_runs() -> None:
+    async def scenario() -> None:
+        async with running("good") as (pool, listener):
+            await until(lambda: listener.up)
+            assert pool.add() == "w1"
+            await until(lambda: len(listener.up) == 2)
+            assert [state.name for state in pool.states()] == ["w0", "w1"]
+            gone = next(state.pid for state in pool.states() if state.name == "w0")
+            assert gone is not None
+            await pool.end("w0")
+            assert not is_alive(gone)
+            assert [worker.name for worker in listener.down] == ["w0"]
+            assert only(pool).name == "w1"
+            assert pool.add() == "w0", "the first name that is free"
+            await until(lambda: len(listener.up) == 3)
+            reply = await listener.up[2].call(Infer(0, ["m"], "text", [b"a"]))
+            assert isinstance(reply, Answer)
+            await pool.end("w0")
+            await pool.end("w0")  # it is gone already
+        with pytest.raises(RuntimeError):
+            pool.add()
+
+    asyncio.run(scenario())
+
+
+def test_a_retired_worker_is_not_started_again_until_it_is_to_be_kept() -> None:
+    async def scenario() -> None:
+        async with running("good", timing=Timing(backoff_first_s=0.01)) as (pool, listener):
+            await until(lambda: listener.up)
+            pool.retire("w0")
+            pid = only(pool).pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: pool._lives[0].done())
+            assert (only(pool).state, len(listener.up)) == ("down", 1)
+            pool.keep("w0")
+            await until(lambda: len(listener.up) == 2)
+            assert (only(pool).state, only(pool).restarts) == ("up", 1)
+            with pytest.raises(KeyError):
+                pool.retire("w7")
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_never_answers_can_be_ended() -> None:
+    async def scenario() -> None:
+        async with running("silent") as (pool, listener):
+            await until(lambda: only(pool).pid)
+            pid = only(pool).pid
+            assert pid is not None
+            await pool.end("w0")
+            assert (pool.states(), listener.up, listener.down) == ((), [], [])
+            assert not is_alive(pid)
+
+    asyncio.run(scenario())

@@ -12,7 +12,7 @@ import pytest
 
 from server.__main__ import settings_from
 from server.app import create_app
-from server.settings import Settings
+from server.settings import Settings, WorkerBounds
 from server.workers.devices import count_cuda_devices, worker_devices
 
 
@@ -74,7 +74,9 @@ def test_devices_are_counted_with_the_workers_variables(
 def test_workers_auto_is_the_default_and_the_server_starts_as_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert settings_from(["--workers=auto"], {}).workers == settings_from([], {}).workers == 0
+    assert (
+        settings_from(["--workers=auto"], {}).workers == settings_from([], {}).workers == WorkerBounds(0, 0)
+    )
     monkeypatch.setattr("server.app.count_cuda_devices", lambda _: 2)
     app = create_app(Settings(home=tmp_path))
-    assert (app._settings.workers, app._settings.device) == (2, "cuda:0,cuda:1")
+    assert (app._settings.workers, app._settings.device) == (WorkerBounds(2, 2), "cuda:0,cuda:1")

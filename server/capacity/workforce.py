@@ -1,0 +1,286 @@
+"""The workers of this server: one more, or one less, while rows flow.
+
+    join    the pool starts a worker → it loads what it begins with → it counts
+            each model takes rows there as soon as it is loaded; a worker that never gets ready is given up
+    leave   its needed models are loaded elsewhere → it takes no more rows → it finishes what it has → it ends
+
+One change at a time, each to its end. A worker that is killed as it joins is started again, within the same
+patience; one that is killed as it leaves has left. Its rows run again elsewhere, as ever. Who wants a change,
+and why, is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from server.capacity.timeline import Entry, Timeline
+from server.errors import BadOption, Overloaded, ServiceError
+from server.placement.residency import Residency
+from server.serving.dispatcher import Dispatcher
+from server.settings import WorkerBounds
+from server.supervision import Tasks
+from server.workers.pool import ElasticPool, WorkerStatus
+
+__all__ = ["Change", "TrainingOnWorkers", "Workforce"]
+
+log = logging.getLogger("ml_udf.server.capacity")
+
+_LOOK_S = 0.02
+_PAUSE_FIRST_S, _PAUSE_MOST_S = 60.0, 900.0  # after a worker was given up, until another is tried unasked
+
+
+class TrainingOnWorkers(Protocol):
+    """What is under way on workers beside rows."""
+
+    def withdraw(self, name: str) -> None:
+        """Nothing new is asked of the worker; what it is at goes on."""
+        ...
+
+    def readmit(self, name: str) -> None:
+        """It may be asked again."""
+        ...
+
+    def is_busy(self, name: str) -> bool:
+        """Whether a trial or a question is under way there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A worker that joins or leaves. `done` ends when that is over, however; it raises nothing."""
+
+    kind: Literal["join", "leave"]
+    worker: str
+    done: asyncio.Task[None]
+
+    @property
+    def action(self) -> str:
+        """As the timeline has it."""
+        return "worker_up" if self.kind == "join" else "worker_down"
+
+
+class Workforce:
+    """`patience_s`: for a process to answer, and again for its models; and for a leaving one's batches."""
+
+    def __init__(
+        self,
+        pool: ElasticPool,
+        residency: Residency,
+        dispatcher: Dispatcher,
+        training: TrainingOnWorkers,
+        bounds: WorkerBounds,
+        timeline: Timeline,
+        patience_s: float,
+        tasks: Tasks | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.bounds = bounds
+        self._pool = pool
+        self._residency = residency
+        self._dispatcher = dispatcher
+        self._training = training
+        self._timeline = timeline
+        self._patience_s = patience_s
+        self._tasks = tasks or Tasks()
+        self._clock = clock
+        self._change: Change | None = None
+        self._given_up: dict[str, WorkerStatus] = {}
+        self._pause_s = _PAUSE_FIRST_S
+        self._not_before_s = -float("inf")
+        self.joined = 0  # since the start
+        self.left = 0
+        self.gave_up = 0
+
+    async def close(self) -> None:
+        """Break off what is under way; the pool ends its workers itself."""
+        await self._tasks.close()
+
+    # ── what there is ─────────────────────────────────────────────────────────────────────────────────
+
+    def states(self) -> Sequence[WorkerStatus]:
+        """Every worker: "joining" until it counts, "leaving" until it is gone; "given up", the last such."""
+        change = self._change
+        found = []
+        for status in self._pool.states():
+            if change is not None and change.worker == status.name:
+                status = replace(status, state="joining" if change.kind == "join" else "leaving")
+            found.append(status)
+        return (*found, *self._given_up.values())
+
+    @property
+    def change(self) -> Change | None:
+        """What is under way."""
+        return self._change
+
+    @property
+    def pause_left_s(self) -> float:
+        """Until another worker is tried unasked, after one was given up."""
+        return max(0.0, self._not_before_s - self._clock())
+
+    def is_blocked(self, name: str) -> bool:
+        """Whether a trial, or a question of training's, is under way on the worker: it may not leave now."""
+        return self._training.is_busy(name)
+
+    # ── one more ──────────────────────────────────────────────────────────────────────────────────────
+
+    def join(self, reason: str, by: str) -> Change:
+        """Begin to have one more worker.
+
+        Raises `Overloaded` while another change is under way, `BadOption` if there are as many as may be.
+        """
+        self._check_free()
+        count = len(self._pool.states())
+        if count >= self.bounds.most:
+            raise BadOption(
+                f"there are {count} workers, and --workers {self.bounds} allows no more; "
+                "start the server with a larger MAX: --workers MIN:MAX"
+            )
+        name = self._pool.add()
+        self._given_up.pop(name, None)
+        self._residency.expect(count + 1)
+        log.info("worker joins worker=%s reason=%r by=%r", name, reason, by)
+        entry = self._timeline.begin("worker_up", name, reason, by)
+        return self._begin("join", name, self._join(name, count, entry))
+
+    async def _join(self, name: str, before: int, entry: Entry) -> None:
+        try:
+            is_ready = await self._gets_ready(name)
+            if not is_ready:
+                await self._give_up(name, before, entry)
+                return
+        finally:
+            self._change = None
+        self._pause_s = _PAUSE_FIRST_S
+        self.joined += 1
+        log.info("worker joined worker=%s", name)
+        entry.over("done")
+
+    async def _gets_ready(self, name: str) -> bool:
+        """Whether it answers in time. For its models it has as long again; then it counts without them."""
+        ends_s, was_up = self._clock() + self._patience_s, False
+        while self._clock() < ends_s:
+            if self._status(name).state == "up":
+                if not was_up:
+                    was_up, ends_s = True, self._clock() + self._patience_s
+                if self._residency.is_settled(name):
+                    return True
+            await asyncio.sleep(_LOOK_S)
+        return self._status(name).state == "up"
+
+    async def _give_up(self, name: str, before: int, entry: Entry) -> None:
+        status = self._status(name)
+        why = status.last_error or "it said nothing"
+        error = f"worker {name} was not ready within {self._patience_s:g} s (--worker-start-s): {why}"
+        self._pool.retire(name)
+        await self._pool.end(name)
+        self._residency.gone(name)
+        self._residency.expect(before)
+        self._given_up[name] = replace(
+            status, state="given up", pid=None, last_error=error, last_error_at=time.time()
+        )
+        self.gave_up += 1
+        self._not_before_s = self._clock() + self._pause_s
+        log.error("worker given up worker=%s reason=%r not_again_for_s=%.0f", name, error, self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MOST_S)
+        entry.over("given up", error)
+
+    # ── one less ──────────────────────────────────────────────────────────────────────────────────────
+
+    def leave(self, name: str, reason: str, by: str) -> Change:
+        """Begin to have that worker leave.
+
+        Raises `BadOption` for one that there is not, and if there are no more than there must be;
+        `Overloaded` while another change is under way, training works on it, or no other worker is up.
+        """
+        states = {status.name: status for status in self._pool.states()}
+        if name not in states:
+            known = ", ".join(states)
+            raise BadOption(f"there is no worker {name!r}; there are: {known}")
+        self._check_free()
+        if len(states) <= self.bounds.least:
+            raise BadOption(
+                f"there are {len(states)} workers, and --workers {self.bounds} allows no fewer; "
+                "start the server with a smaller MIN: --workers MIN:MAX"
+            )
+        if self._training.is_busy(name):
+            raise Overloaded(
+                f"training works on {name}; let it leave when the trial is over, "
+                "or pause its job first: ml-udf jobs JOB --pause",
+                30.0,
+            )
+        if not any(status.state == "up" for status in states.values() if status.name != name):
+            raise Overloaded(f"no worker but {name} is up; GET /v1/workers says how the others fare", 10.0)
+        self._pool.retire(name)
+        self._training.withdraw(name)
+        self._residency.leave(name)
+        self._residency.expect(len(states) - 1)
+        log.info("worker leaves worker=%s reason=%r by=%r", name, reason, by)
+        entry = self._timeline.begin("worker_down", name, reason, by)
+        return self._begin("leave", name, self._leave(name, len(states), entry))
+
+    async def _leave(self, name: str, before: int, entry: Entry) -> None:
+        try:
+            await self._has_its_models_elsewhere(name)
+            self._dispatcher.retire(name)
+            await self._finishes(name)
+            await self._pool.end(name)
+        except Exception as error:
+            self._pool.keep(name)
+            self._residency.stay(name)
+            self._residency.expect(before)
+            log.warning("worker does not leave worker=%s reason=%r", name, str(error))
+            entry.over("failed", str(error) or repr(error))
+            if not isinstance(error, ServiceError):
+                raise
+        else:
+            self._residency.gone(name)
+            self.left += 1
+            log.info("worker left worker=%s", name)
+            entry.over("done")
+        finally:
+            self._dispatcher.readmit(name)
+            self._training.readmit(name)
+            self._change = None
+
+    async def _has_its_models_elsewhere(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._residency.load_beside(name)
+        except TimeoutError:
+            raise Overloaded(
+                f"what {name} holds could not be loaded elsewhere within {self._patience_s:g} s "
+                "(--worker-start-s)",
+                30.0,
+            ) from None
+
+    async def _finishes(self, name: str) -> None:
+        """Its batches are over. Training that began as it was asked to leave has the time that it takes."""
+        ends_s = self._clock() + self._patience_s
+        while True:
+            has_rows = not self._dispatcher.has_finished(name) or not self._residency.is_still(name)
+            if has_rows and self._clock() >= ends_s:
+                log.warning("worker leaves unfinished, its rows run again elsewhere worker=%s", name)
+                has_rows = False
+            if not has_rows and not self._training.is_busy(name):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, kind: Literal["join", "leave"], name: str, work: Coroutine[Any, Any, None]) -> Change:
+        done = self._tasks.once(kind, work, f"{kind} {name}")
+        self._change = Change(kind, name, done)
+        return self._change
+
+    def _check_free(self) -> None:
+        if self._change is not None:
+            verb = "joins" if self._change.kind == "join" else "leaves"
+            raise Overloaded(f"worker {self._change.worker} {verb}; ask again when that is over", 2.0)
+
+    def _status(self, name: str) -> WorkerStatus:
+        return next(status for status in self._pool.states() if status.name == name)

@@ -1,0 +1,52 @@
+"""`/v1/capacity`: what was done about capacity, when and why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from server.capacity.timeline import Done
+from server.http.replies import json_reply
+from server.services import SeenOf, ServicesOf, ViewOf
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["workers"])
+
+
+@router.get("/v1/capacity")
+def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
+    """How many workers there may be, what is under way, and the last actions, the newest first."""
+    workforce = services.workforce
+    change = workforce.change
+    is_whole = seen.is_whole()
+    return json_reply(
+        {
+            "least": workforce.bounds.least,
+            "most": workforce.bounds.most,
+            "under_way": change and {"action": change.action, "worker": change.worker},
+            "capacity": [
+                _told(done, is_whole=is_whole)
+                for done in services.timeline.last()
+                if not done.model or view.sees_key(done.model)
+            ],
+        }
+    )
+
+
+def _told(done: Done, *, is_whole: bool) -> dict[str, Any]:
+    at = datetime.fromtimestamp(done.at_unix_s, UTC).isoformat(timespec="milliseconds")
+    return {
+        "at": at,
+        "action": done.action,
+        "worker": done.worker,
+        "model": done.model or None,
+        # These may name what the caller does not see.
+        "reason": done.reason if is_whole else None,
+        "by": done.by if is_whole else None,
+        "outcome": done.outcome,
+        "took_s": round(done.took_s, 6),
+        "error": (done.error or None) if is_whole else None,
+    }
