@@ -10,7 +10,8 @@
     ├── VersionGone              42704  the version that this statement began with is gone
     ├── BadOption                22023  an option or a request that the server cannot accept
     ├── Overloaded               53400  the queue is full; retry after a while
-    │   └── QuotaExceeded        53400  the token has all that it may have at a time
+    │   ├── QuotaExceeded        53400  the token has all that it may have at a time
+    │   └── BulkHeld             53400  the bulk job is paused, or has had its rows of this second
     ├── NoSpace                  53100  the server's disk is full; nothing was changed
     ├── RemoteUnavailable        58030  a model behind another server cannot be asked
     ├── DeadlineExceeded         57014  the answer cannot come, or did not come, in time
@@ -42,6 +43,7 @@ from __future__ import annotations
 __all__ = [
     "AlreadyRunning",
     "BadOption",
+    "BulkHeld",
     "Cancelled",
     "ConnectionLost",
     "DeadlineExceeded",
@@ -198,6 +200,16 @@ class QuotaExceeded(Overloaded):
 
     code = "quota_exceeded"
     usual_hint = "wait longer, send fewer rows at a time, or have the token's caps raised (ml-udf token)"
+
+
+class BulkHeld(Overloaded):
+    """The bulk job that the rows are a part of is paused or capped; SQL waits until it goes on."""
+
+    code = "bulk_held"
+    usual_hint = (
+        "ml_udf.resume_bulk(id) lets it go on, ml_udf.cap_bulk(id, NULL) takes its cap away; "
+        "ml_udf.bulk_jobs lists what there is"
+    )
 
 
 class NoSpace(MlUdfError):

@@ -87,6 +87,9 @@ from server.routes import (
     audit as audit_routes,
 )
 from server.routes import (
+    bulk as bulk_routes,
+)
+from server.routes import (
     tokens as token_routes,
 )
 from server.routes import (
@@ -96,6 +99,7 @@ from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
 from server.services import Services
+from server.serving.bulk_calls import BulkCalls
 from server.serving.cached_calls import CachedCalls
 from server.serving.call_service import CallService
 from server.serving.contexts import MOST_CONTEXTS, Contexts
@@ -112,6 +116,7 @@ from server.serving.shadow_rows import ShadowRows
 from server.settings import Settings, WorkerBounds, is_loopback
 from server.storage import StartError, Storage, open_storage
 from server.store.audit import AuditRepository
+from server.store.bulk import BulkControlRepository
 from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
@@ -187,6 +192,7 @@ class App:
             answers,
             sources,
             training,
+            bulk_routes,
             token_routes,
             audit_routes,
             api_docs,
@@ -513,6 +519,9 @@ async def _running(
             dispatcher, cached, Cropper(dispatcher.workers), latencies.of_rows, supervisor.tasks()
         )
         stack.push_async_callback(pipelines.close)
+        bulk = BulkCalls(BulkControlRepository(storage.engine), supervisor.tasks())
+        stack.push_async_callback(bulk.close)
+        await bulk.start()
         calls = CallService(
             dispatcher,
             metrics,
@@ -522,6 +531,7 @@ async def _running(
             recent,
             cached,
             pipelines,
+            bulk,
         )
         selections = Selections(dispatcher, latencies.of_rows, functools.partial(_by_proxy, metrics))
         read = functools.partial(_reading, metrics, dispatcher, residency)
@@ -568,6 +578,7 @@ async def _running(
             ),
             calls=calls,
             pipelines=pipelines,
+            bulk=bulk,
             feedback=FeedbackService(labelled, learned_state, calls, metrics, ids),
             contexts=contexts,
             ids=ids,

@@ -197,6 +197,28 @@ class QuotaExceeded(Overloaded):
     status = 429
 
 
+class BulkHeld(Overloaded):
+    """The request's bulk job is paused, or has had its rows of this second; `GET /v1/bulk-jobs/ID` says for
+    how long.
+    """
+
+    code = "bulk_held"
+
+
+class BulkCancelled(ServiceError):
+    """The request's bulk job was cancelled here."""
+
+    code = "cancelled"
+    status = 409
+
+
+class UnknownBulkJob(ServiceError):
+    """No bulk job of this id is there, or none that the caller sees."""
+
+    code = "bad_option"
+    status = 404
+
+
 class RemoteUnavailable(ServiceError):
     """A model behind another server cannot be asked now; the message says where and why."""
 

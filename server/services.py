@@ -29,6 +29,7 @@ from server.observability.recorder import Recorder
 from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.publisher import Publisher
+from server.serving.bulk_calls import BulkCalls
 from server.serving.call_service import CallService
 from server.serving.contexts import Contexts
 from server.serving.dispatcher import Dispatcher
@@ -63,6 +64,7 @@ class Services:
     exposition: Exposition
     calls: CallService
     pipelines: PipelineCalls
+    bulk: BulkCalls
     feedback: FeedbackService
     contexts: Contexts
     ids: PredictionIds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ml_udf.cli import postgres, token, workers
+from ml_udf.cli import bulk, postgres, token, workers
 from ml_udf.cli.doctor import doctor
 from ml_udf.cli.export_model import export_model
 from ml_udf.cli.import_model import import_model
@@ -42,6 +42,7 @@ app.command("train-actor")(train_actor_command)
 app.command()(doctor)
 app.command()(share)
 app.command()(token.login)
+app.add_typer(bulk.app, name="bulk")
 app.add_typer(token.app, name="token")
 app.add_typer(workers.app, name="workers")
 app.add_typer(postgres.app, name="postgres")

@@ -16,6 +16,7 @@ from psycopg.pq import Format
 from psycopg.rows import dict_row
 
 from ml_udf.client import Client
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.statement import Binding
 from ml_udf.config import Options
 from ml_udf.postgres.binary import flat_reals
@@ -48,7 +49,8 @@ def score_postgres(
         store = PostgresStore(sql, layout, info.version)
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)
-        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
+        job = BulkJob.begun("table", layout.title)
+        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s, job=job)
         store.lock()  # released with the connection
 
         def show(so_far: ScoreProgress) -> None:

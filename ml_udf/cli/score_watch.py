@@ -11,6 +11,7 @@ answers are the database's. Every transaction runs as the watch's owner.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import threading
 import time
@@ -23,6 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from ml_udf.cli.score_postgres import KEEPALIVES, Connection, lost_connection
 from ml_udf.client import Client
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.statement import Binding
 from ml_udf.client.transport import Abort
 from ml_udf.config import Options
@@ -67,7 +69,9 @@ _WATCHES = """
            (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c
             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = w.relation) AS relation,
            (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = w.target) AS target
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = w.target) AS target,
+           (SELECT coalesce(pg_catalog.sum(n.size), 0)::text FROM ml_udf._note n
+            WHERE n.watch = w.id AND n.attempts = 0) AS lag_rows
     FROM ml_udf._watch w WHERE w.definition ->> 'server' = $1 ORDER BY w.id"""
 
 _SEEN = (
@@ -110,6 +114,7 @@ class _Bound:
     layout: Layout
     asking: Asking
     sweeping: Asking
+    job: BulkJob
     failures: int = 0
     not_before_s: float = 0.0
 
@@ -347,6 +352,9 @@ class WatchWorker:
                 if isinstance(error, PASSING) and before is not None and before.watch == watch:
                     found[watch.id] = before
                 self._unbound(sql, watch, error)
+        for row in rows:
+            if (bound_ := found.get(row["id"])) is not None:
+                bound_.job.lag_rows = int(row["lag_rows"])
         for watch_id in found.keys() - self._bounds.keys():
             self._say(f"watch {watch_id}: {found[watch_id].layout.title}")
         self._bounds = found
@@ -384,10 +392,22 @@ class WatchWorker:
         how = bound(made_for.binding, info, layout.input.kind)
         options = replace(Options().overridden(made_for.options), row_class="bulk")
 
-        def asking(patience: float) -> Asking:
-            return Asking(self._client, how, info.version, options, patience_s=patience, keeps_faults=False)
+        # One id for good, whichever worker asks: what it was told holds for the next one too.
+        digest = hashlib.sha256(f"{connection.info.dbname}\0{watch.id}".encode()).hexdigest()[:12]
+        job = BulkJob(f"watch-{digest}", "watch", layout.title)
 
-        return _Bound(watch, layout, asking(PATIENCE_S), asking(PATIENCE_S))
+        def asking(patience: float) -> Asking:
+            return Asking(
+                self._client,
+                how,
+                info.version,
+                options,
+                patience_s=patience,
+                keeps_faults=False,
+                job=job,
+            )
+
+        return _Bound(watch, layout, asking(PATIENCE_S), asking(PATIENCE_S), job)
 
     def _check_function(self, sql: Connection, made_for: Definition) -> None:
         """That the SQL function still is the one that the watch was made with."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.claim import NO_CLAIM, Claim, ClaimingTransport
 from ml_udf.client.column import InputColumn, SubBatch, Value
 from ml_udf.client.exchange import ROW_FAULTS, Exchange, Outcomes
@@ -38,6 +39,7 @@ __all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
 DESCRIBE_TIMEOUT_S = 10.0
 DEFAULT_OPTIONS = Options()
 _MAX_KNOWN = 256
+_ROUTES = {"residency_events": "residency", "bulk_jobs": "bulk-jobs"}  # of views that are called otherwise
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Client:
             self._transport = ClaimingTransport(self._transport, claim)
         self._request_pool = RequestPool()
         self._known = _Known()
+        self._job: BulkJob | None = None
 
     def on_behalf_of(self, claim: Claim) -> Client:
         """A client over the same connections, threads and knowledge, whose requests carry that claim.
@@ -87,6 +90,12 @@ class Client:
         """
         other = copy.copy(self)
         other._transport = ClaimingTransport(self._transport, claim)
+        return other
+
+    def of_job(self, job: BulkJob) -> Client:
+        """A client over the same connections, whose rows are a part of that job. It need not be closed."""
+        other = copy.copy(self)
+        other._job = job
         return other
 
     def describe(
@@ -192,7 +201,7 @@ class Client:
             return all_failed(values, error, time.monotonic() - started_s)
         column = InputColumn.of(values, info.input_datatype, info.column_names)
         until_s = math.inf if deadline_s is None else deadline_s
-        exchange = Exchange(self._transport, info, options, until_s, detail)
+        exchange = Exchange(self._transport, info, options, until_s, detail, self._job)
         answers, batches = self._answers(column, exchange, on_wait)
         prediction = spread(column, answers, exchange, batches=batches)
         prediction.stats.elapsed_s = time.monotonic() - started_s
@@ -237,7 +246,7 @@ class Client:
         if len(batches) > 2 * options.max_in_flight:
             return None
         until_s = math.inf if deadline_s is None else deadline_s
-        exchange = Exchange(self._transport, info, options, until_s, detail)
+        exchange = Exchange(self._transport, info, options, until_s, detail, self._job)
         return PendingCall(
             column, exchange, self._request_pool.begin(batches, exchange.answer, on_wait=on_wait)
         )
@@ -305,7 +314,7 @@ class Client:
 
     def _list(self, what: str, timeout_s: float) -> list[dict[str, Any]]:
         if self._server_info(timeout_s).ours:
-            route = "residency" if what == "residency_events" else what
+            route = _ROUTES.get(what, what)
             rows: list[dict[str, Any]] = self.get(f"/v1/{route}", timeout_s=timeout_s)[what]
             return rows
         if what not in ("functions", "models"):

@@ -11,15 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.column import SubBatch, input_tensor, values_of
 from ml_udf.client.contents import json_text, misfit_of
-from ml_udf.client.function_info import FunctionInfo, error_of
+from ml_udf.client.function_info import FunctionInfo, error_of, json_of
 from ml_udf.client.retry import left_s, with_retries
 from ml_udf.client.transport import Abort, HttpRequest, Transport
 from ml_udf.config import Options
 from ml_udf.errors import (
+    BulkHeld,
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     InputInvalid,
@@ -43,6 +47,10 @@ __all__ = ["ROW_FAULTS", "AnswerDetail", "Exchange", "Outcomes"]
 
 # Faults that concern the rows of one request; every other error fails the whole call.
 ROW_FAULTS = (ServerUnreachable, ConnectionLost, Overloaded, ServerFault, DeadlineExceeded)
+
+_LOOK_S = 1.0  # between two looks at a job that is held back
+_LEAST_LOOK_S = 0.02
+_LOOK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ class Exchange:
     options: Options
     deadline_s: float  # on time.monotonic()'s clock; inf = none
     detail: bool = False  # whether to ask how each row was answered
+    job: BulkJob | None = None  # that its requests are a part of
     retries: int = 0
     cached: int = 0  # rows that the server says it had answered before
     _down: MlUdfError | None = None  # once the server is found gone, the other sub-batches are not tried
@@ -119,19 +128,58 @@ class Exchange:
             if self._down is not None:
                 raise self._down
             request = self._request(batch.rows)
-            deadline_s = min(self.deadline_s, time.monotonic() + self.options.timeout_ms / 1000)
-            reply = with_retries(
-                lambda: self._send(request, deadline_s, abort, on_sent),
-                deadline_s=deadline_s,
-                abort=abort,
-                on_retry=self._count_retry,
-            )
+            reply = self._reply(request, abort, on_sent)
             self._count_cached(reply)
             return self._read(reply, len(batch.rows))
         except (*ROW_FAULTS, InputInvalid) as error:
             if isinstance(error, ServerUnreachable):
                 self._down = error
             return Outcomes.failed(len(batch.rows), error)
+
+    def _reply(
+        self, request: InferRequest, abort: Abort, on_sent: Callable[[], None] | None
+    ) -> InferResponse:
+        """The reply, however long the job is held back: `timeout_ms` begins anew when it goes on."""
+        while True:
+            deadline_s = min(self.deadline_s, time.monotonic() + self.options.timeout_ms / 1000)
+            try:
+                return with_retries(
+                    partial(self._send, request, deadline_s, abort, on_sent),
+                    deadline_s=deadline_s,
+                    abort=abort,
+                    on_retry=self._count_retry,
+                )
+            except BulkHeld as held:
+                if self.job is not None and not self.job.waits:
+                    raise
+                self._wait_for_turn(held, abort)
+
+    def _wait_for_turn(self, held: BulkHeld, abort: Abort) -> None:
+        """Until something of the job may go on. Raises `Cancelled`; `DeadlineExceeded` of the statement."""
+        wait_s: float | None = held.retry_after_s
+        while True:
+            pause_s = _LOOK_S if wait_s is None else min(max(wait_s, _LEAST_LOOK_S), _LOOK_S)
+            if time.monotonic() + pause_s >= self.deadline_s:
+                raise DeadlineExceeded(
+                    f"the statement's time was over while the server held it back: {held.message}",
+                    hint="resume the bulk job (ml_udf.resume_bulk), or raise statement_timeout",
+                ) from held
+            abort.sleep(pause_s)
+            if abort:
+                raise Cancelled("the call was cancelled")
+            if self.job is None:
+                return
+            try:
+                told = self.transport.send(
+                    HttpRequest("GET", f"/v1/bulk-jobs/{self.job.id}"), timeout_s=_LOOK_TIMEOUT_S, abort=abort
+                )
+                wait_s = json_of(told)["wait_s"]
+            except Cancelled:
+                raise
+            except (MlUdfError, KeyError):
+                return  # the request itself will meet what is wrong, under the usual rules
+            if wait_s == 0:
+                return
 
     def _count_retry(self) -> None:
         with self._lock:
@@ -175,6 +223,8 @@ class Exchange:
             body, headers = encode_request(request, binary=self.info.binary)
         except WireError as exc:
             raise InputInvalid(str(exc), hint="the server takes JSON alone, and so text alone") from exc
+        if self.job is not None:
+            headers = {**headers, **self.job.headers()}
         asked = HttpRequest("POST", self.info.infer_path(), body, headers, on_sent, may_repeat=True)
         response = self.transport.send(asked, timeout_s=timeout_s, abort=abort)
         if response.status >= 400:

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ml_udf.client.transport import Abort
-from ml_udf.errors import ConnectionLost, DeadlineExceeded, MlUdfError, Overloaded, ServerUnreachable
+from ml_udf.errors import (
+    BulkHeld,
+    ConnectionLost,
+    DeadlineExceeded,
+    MlUdfError,
+    Overloaded,
+    ServerUnreachable,
+)
 
 __all__ = ["left_s", "with_retries"]
 
@@ -30,7 +37,8 @@ def with_retries(
 ) -> Result:
     """`do()`, tried again while that is safe and `deadline_s` (`time.monotonic()`) allows.
 
-    Raises the last error; `DeadlineExceeded` where a full queue outlasted the deadline.
+    Raises the last error; `DeadlineExceeded` where a full queue outlasted the deadline; `BulkHeld` at once,
+    since the time that a job is held back is not the request's.
     """
     abort = Abort() if abort is None else abort  # one that is not set is false
     tries, pause_s = 0, _FIRST_PAUSE_S
@@ -39,7 +47,12 @@ def with_retries(
             return do()
         except MlUdfError as error:
             tries += 1
-            if abort or not error.retryable or tries >= _TRIES.get(type(error), 1 << 30):
+            if (
+                abort
+                or not error.retryable
+                or isinstance(error, BulkHeld)
+                or tries >= _TRIES.get(type(error), 1 << 30)
+            ):
                 raise
             asked_s = error.retry_after_s if isinstance(error, Overloaded) else None
             wait_s = max(asked_s or 0.0, pause_s * random.uniform(0.5, 1.0))

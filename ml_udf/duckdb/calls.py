@@ -6,12 +6,14 @@ Knows columns of Python values; Arrow and SQL are its neighbours' (`vectors`, `s
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ml_udf.client import CallStats, Client
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.scores import Scores, asking_scores, read_scores
@@ -42,6 +44,7 @@ class Calls:
         self._options = options
         self._lock = threading.Lock()
         self._statements: OrderedDict[tuple[str, Binding, bool], Statement] = OrderedDict()
+        self._jobs: OrderedDict[str, BulkJob] = OrderedDict()  # by the statement's text
         self._past: dict[str, tuple[int, CallStats]] = {}  # function → statements forgotten, what they cost
 
     def values(
@@ -142,13 +145,23 @@ class Calls:
         with self._lock:
             statement = self._statements.get(key)
             if statement is None:
-                statement = Statement(self._client, asked, options_of(text, self._options))
+                client = self._client.of_job(self._job(text))
+                statement = Statement(client, asked, options_of(text, self._options))
                 self._statements[key] = statement
                 while len(self._statements) > _KEPT_STATEMENTS:
                     _, oldest = self._statements.popitem(last=False)
                     count, stats = self._past.get(oldest.binding.function, (0, CallStats()))
                     self._past[oldest.binding.function] = (count + 1, stats + oldest.stats)
             return statement
+
+    def _job(self, text: str) -> BulkJob:
+        """The functions of one statement are one job."""
+        job = self._jobs.get(text)
+        if job is None:
+            job = self._jobs[text] = BulkJob.begun("statement", f"DuckDB, process {os.getpid()}")
+            while len(self._jobs) > _KEPT_STATEMENTS:
+                self._jobs.popitem(last=False)
+        return job
 
     def _image_binding(self, binding: Binding) -> Binding:
         """Of a function whose rows are paths, the input that takes encoded images instead."""

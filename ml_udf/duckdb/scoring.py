@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ml_udf.client import Client
 from ml_udf.client.answer_type import AnswerKind
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.claim import Claim
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Binding, Outcome
@@ -116,7 +117,8 @@ def score_connection(
         store = _DuckDbStore(cursor, writer, layout, info.version)
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)
-        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
+        job = BulkJob.begun("table", layout.title)
+        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s, job=job)
         return score(store, asking, layout, request, on_progress=on_progress)
 
 

@@ -1,4 +1,4 @@
-"""Training from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, `share`, and the rest.
+"""What acts on a server from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `share`, `pause_bulk`, …
 
 A statement that runs keeps its connection busy, so the dataset's query, and the macro of a function that was
 deployed, go by a second connection to the same database. It sees what is committed, and no temporary tables.
@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from ml_udf.bulk import BULK_VERBS, BulkCalls
 from ml_udf.client import Client
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.duckdb.calls import Calls
@@ -135,6 +136,10 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         ),
         "{}->>'visibility'",
     ),
+    "pause_bulk": ((("id", None),), "{}->>'state'"),
+    "resume_bulk": ((("id", None),), "{}->>'state'"),
+    "cancel_bulk": ((("id", None),), "{}->>'state'"),
+    "cap_bulk": ((("id", None), ("max_rows_per_s", None)), "({}->>'max_rows_per_s')::DOUBLE"),
     "cancel": ((("job", None),), "{}->>'state'"),
     "pause": ((("job", None),), "{}->>'state'"),
     "resume": ((("job", None),), "{}->>'state'"),
@@ -193,6 +198,9 @@ class TrainingFunctions:
             with self._session.interrupts.call() as check:
                 if verb == "share":
                     return json.dumps(self._shared(given, check))
+                if verb in BULK_VERBS:
+                    bulk = BulkCalls(self._client, check)
+                    return json.dumps(bulk.do(verb, given["id"], given.get("max_rows_per_s")))
                 return json.dumps(self._answer(TrainingCalls(self._client, check), verb, given, path))
         except MlUdfError as error:
             self._session.note(error)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.statement import Binding
 from ml_udf.errors import BadOption, InsideTransaction, UnknownFunction
 from ml_udf.postgres.backend import Backend
@@ -106,6 +107,7 @@ class Scoring:
             info.version,
             options,
             patience_s=request.patience_s,
+            job=BulkJob.begun("table", layout.title),
         )
         try:
             with self._shown(sql, layout.title) as show, _alone(sql, store):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ml_udf.bulk import BulkCalls
 from ml_udf.client.column import Value
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.binary import reals_of
@@ -253,6 +254,13 @@ class Session:
             on_wait=self._statements.check_interrupts,
         )
         return str(told["visibility"])
+
+    @reported
+    def bulk(self, verb: str, id: str | None, max_rows_per_s: float | None, server: str) -> Any:  # noqa: ANN401  # of the verb
+        """`ml_udf.pause_bulk`, `resume_bulk`, `cap_bulk`, `cancel_bulk`: see `ml_udf.bulk`."""
+        calls = BulkCalls(self._statements.client(server), self._statements.check_interrupts)
+        told = calls.do(verb, id, max_rows_per_s)
+        return told["max_rows_per_s" if verb == "cap_bulk" else "state"]
 
     @reported
     def evaluation(self, verb: str, given: Mapping[str, Any], server: str) -> list[dict[str, Any]]:

@@ -9,11 +9,13 @@ use it once per statement.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ml_udf.client import CallStats, Client
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.config import SETTINGS, Options
@@ -60,6 +62,7 @@ class Target:
 class _OpenStatement:
     """One SQL statement under way."""
 
+    job: BulkJob = field(default_factory=lambda: BulkJob.begun("statement", f"process {os.getpid()}"))
     clients: dict[tuple[int, str, bool, Bound | None], Client] = field(default_factory=dict)
     asked: dict[StatementKey, Statement] = field(default_factory=dict)
 
@@ -228,6 +231,7 @@ class Statements:
         client = under_way.clients.get(key)
         if client is None:
             client = self._endpoints.client(target.server, needs_usage=target.needs_usage, bound=target.bound)
+            client = client.of_job(under_way.job)
             under_way.clients[key] = client
         return client
 

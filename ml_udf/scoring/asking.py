@@ -15,6 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from ml_udf.client import CallStats, Client
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.column import Value
 from ml_udf.client.memo import Memo
 from ml_udf.client.statement import Binding, Outcome
@@ -51,10 +52,14 @@ class Asking:
         *,
         patience_s: float,
         keeps_faults: bool = True,
+        job: BulkJob | None = None,
     ) -> None:
-        """keeps_faults: whether an input that met its own fault is not sent a second time."""
+        """keeps_faults: whether an input that met its own fault is not sent a second time. job: what it all
+        is a part of, as the server lists it
+        """
+        self.job = job
         self.version = version
-        self._client = client
+        self._client = client if job is None else client.of_job(job)
         self._binding = binding
         self._options = replace(options, on_error="null")
         self._patience_s = patience_s

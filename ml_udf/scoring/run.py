@@ -68,6 +68,9 @@ def score(
     `Asking.answers` raise.
     """
     so_far = ScoreProgress(store.due_rows(request.row_limit), began_s=time.monotonic())
+    job = asking.job if asking.job is not None and asking.job.kind == "table" else None
+    if job is not None:
+        job.rows, job.done = so_far.due, 0
     on_progress(so_far)
 
     def written(answers: Sequence[Outcome], stored: int) -> None:
@@ -75,6 +78,8 @@ def score(
         failed = min(stored, sum(answer.error is not None for answer in answers))
         so_far.failed += failed
         so_far.answered += stored - failed
+        if job is not None:
+            job.done = so_far.stored
         on_progress(so_far)
 
     writing = writing_into(store, asking.version, written, on_wait)

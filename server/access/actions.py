@@ -50,6 +50,7 @@ ACTIONS: dict[tuple[str, str], str] = {
         for root in ("/v1/jobs", "/jobs")
         for verb in ("cancel", "pause", "resume", "extend", "deploy")
     },
+    ("POST", "/v1/bulk-jobs/{job}"): "steer bulk job",
     ("POST", "/v1/tokens"): "create token",
     ("POST", "/who/tokens"): "create token",
     ("DELETE", "/v1/tokens/{name}"): "revoke token",

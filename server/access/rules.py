@@ -139,6 +139,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs/{job}/extend"): Rule("train"),
     ("POST", "/v1/jobs/{job}/deploy"): Rule("deploy"),
     ("GET", "/v1/trials"): Rule("read"),
+    # Whoever may ask for rows has bulk jobs of their own.
+    ("GET", "/v1/bulk-jobs"): Rule("use"),
+    ("GET", "/v1/bulk-jobs/{job}"): Rule("use"),
+    ("POST", "/v1/bulk-jobs/{job}"): Rule("infer"),
     ("GET", "/v1/tokens"): Rule("admin"),
     ("POST", "/v1/tokens"): Rule("admin"),
     ("DELETE", "/v1/tokens/{name}"): Rule("admin"),

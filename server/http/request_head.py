@@ -41,6 +41,7 @@ _ONCE = frozenset(
         b"host",
         b"inference-header-content-length",
         b"ml-udf-database",
+        b"ml-udf-job",
         b"ml-udf-user",
         b"origin",
         b"transfer-encoding",

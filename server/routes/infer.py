@@ -14,7 +14,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
 from server.access.audit_entry import REFUSED, Auditing, entry_of
@@ -32,6 +32,7 @@ from server.http.body import ClientGone, decompressed
 from server.http.large_json import LargeJson
 from server.http.replies import error_reply
 from server.observability.metrics import Metrics
+from server.routes.bulk_tag import bulk_request
 from server.routes.codec import Codec, raw_request
 from server.serving.cached_calls import CachedCall
 from server.serving.call_service import CallService
@@ -184,6 +185,9 @@ class InferRoute:
         if not call.rows:
             asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request, {}))
             return None
+        if call.row_class == "bulk":
+            said = asked.whole.headers.get(b"ml-udf-job")
+            call = replace(call, bulk=bulk_request(said, asked.function.name, asked.whole.caller))
         asked.is_read = True
         pending = asked.pending = self._calls.begin(
             call, asked.whole.came_s, lambda outcome: self._answered(asked, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from server.errors import Overloaded
 from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
+from server.serving.bulk_calls import BulkCalls
 from server.serving.cached_calls import CachedCall, CachedCalls
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.caps import Caps
@@ -36,16 +38,18 @@ class CallService:
         recent: RecentAnswers | None = None,
         cached: CachedCalls | None = None,
         pipelines: PipelineCalls | None = None,
+        bulk: BulkCalls | None = None,
     ) -> None:
         """max_rows: of one function that all callers share. shadow_rows, recent: hear what traffic was
         answered, kept answers or new ones. cached: where rows are looked up that were asked before.
-        pipelines: where rows go from stage to stage.
+        pipelines: where rows go from stage to stage. bulk: the jobs that calls are a part of
         """
         self._pipelines = pipelines
         self._shadow_rows = shadow_rows
         self._recent = recent
         self._dispatcher = dispatcher
         self._cached = cached
+        self._bulk = bulk or BulkCalls()
         self._metrics = metrics
         self._fair_share = FairShare(max_rows)
         self._caps = Caps()
@@ -84,16 +88,18 @@ class CallService:
         is not queued; `on_over` is then never called.
         """
         name, rows = call.function.name, len(call.rows)
-        self._caps.take(time.monotonic(), call.caller, call.shares, rows, call.nbytes)
-        if not self._fair_share.take(name, call.caller, rows):
-            self._caps.give(call.caller, call.shares, rows, call.nbytes)
-            raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
-        try:
+        now_s = time.monotonic()
+        with contextlib.ExitStack() as undo:
+            call = self._bulk.enter(now_s, call)
+            undo.callback(self._bulk.left, now_s, call, None, answered=False)
+            self._caps.take(now_s, call.caller, call.shares, rows, call.nbytes)
+            undo.callback(self._caps.give, call.caller, call.shares, rows, call.nbytes)
+            if not self._fair_share.take(name, call.caller, rows):
+                raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
+            undo.callback(self._fair_share.give, name, call.caller, rows)
             pending = self._begun(call)
-        except BaseException:
-            self._fair_share.give(name, call.caller, rows)
-            self._caps.give(call.caller, call.shares, rows, call.nbytes)
-            raise
+            undo.pop_all()
+        self._bulk.begun(call, pending)
         pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
         return pending
 
@@ -127,6 +133,7 @@ class CallService:
         self._caps.give(call.caller, call.shares, len(call.rows), call.nbytes)
         self._ended(pending)
         failure = pending.future.exception()
+        self._bulk.left(time.monotonic(), call, pending, answered=failure is None)
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
             return failure
         reply = pending.future.result()

@@ -15,11 +15,20 @@ from server.access.caller import DEFAULT_SHARES, Shares
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
 from server.record import record
+from server.scheduling.bulk_jobs import BulkTag, BulkWhose
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
 from server.serving.evidence import Evidence
 
-__all__ = ["Call", "PendingReply", "Reply"]
+__all__ = ["BulkRequest", "Call", "PendingReply", "Reply"]
+
+
+@record
+class BulkRequest:
+    """Which bulk job a call is a part of."""
+
+    tag: BulkTag
+    whose: BulkWhose = BulkWhose()
 
 
 @record
@@ -55,6 +64,9 @@ class Call:
     media_roots: tuple[str, ...] | None = None
     is_part: bool = False
     answer_cache: bool = True  # whether it may be answered by what was answered before, and be kept
+    bulk: BulkRequest | None = None  # the job that it is a part of
+    turn: str = ""  # whose turn its rows wait for, where that is not the caller's
+    turn_weight: float = 0.0
 
     @property
     def least(self) -> float | None:

@@ -10,48 +10,12 @@ from dataclasses import dataclass
 
 from server.access.caller import Shares
 from server.errors import QuotaExceeded
+from server.scheduling.token_bucket import TokenBucket
 
-__all__ = ["Caps", "TokenBucket"]
+__all__ = ["Caps"]
 
-_BURST_S = 1.0  # of rows that may come at once
 _SOON_S = 1.0  # until some of what waits has left, as a guess
 _FORGET_EVERY = 1024
-
-
-@dataclass(slots=True)
-class TokenBucket:
-    """Rows of one caller: `rate` a second, and a second's worth of them at once.
-
-    A request is whole: it goes through while nothing is owed, and what is beyond is owed for.
-    """
-
-    rate: float
-    level: float
-    at_s: float
-
-    @classmethod
-    def full(cls, rate: float, now_s: float) -> TokenBucket:
-        """Of a caller that comes for the first time."""
-        return cls(rate, max(1.0, rate * _BURST_S), now_s)
-
-    def wait_s(self, now_s: float) -> float:
-        """How long nothing may come; 0 if something may."""
-        self._fill(now_s)
-        return 0.0 if self.level > 0 else (1 - self.level) / self.rate
-
-    def take(self, now_s: float, rows: int) -> None:
-        """So many rows came."""
-        self._fill(now_s)
-        self.level -= rows
-
-    def is_full(self, now_s: float) -> bool:
-        """Whether it is as if nothing had ever come."""
-        self._fill(now_s)
-        return self.level >= max(1.0, self.rate * _BURST_S)
-
-    def _fill(self, now_s: float) -> None:
-        self.level = min(max(1.0, self.rate * _BURST_S), self.level + (now_s - self.at_s) * self.rate)
-        self.at_s = now_s
 
 
 @dataclass(slots=True)

@@ -87,8 +87,8 @@ def submission_of(
         bucket=call.form,
         offset=offset,
         min_accuracy=call.least,
-        tenant=call.caller,
-        weight=call.shares.weight,
+        tenant=call.turn or call.caller,
+        weight=call.turn_weight or call.shares.weight,
     )
 
 

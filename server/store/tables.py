@@ -28,6 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 __all__ = [
     "AuditRow",
     "Base",
+    "BulkControlRow",
     "DatasetRow",
     "DeploymentRow",
     "EndedSessionRow",
@@ -227,6 +228,27 @@ class TokenRow(Base):
     last_used_at: Mapped[datetime | None]
 
     __table_args__ = (Index(None, "name"),)
+
+
+class BulkControlRow(Base):
+    """A bulk job that was paused, capped or cancelled, with what a list shows of it.
+
+    caller, id: whose it is, and as its client calls it · token, claimed_user: as shown
+    """
+
+    __tablename__ = "bulk_controls"
+
+    caller: Mapped[str] = mapped_column(String(400), primary_key=True)
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    what: Mapped[str] = mapped_column(Text)
+    token: Mapped[str] = mapped_column(Text)
+    claimed_user: Mapped[str] = mapped_column(Text)
+    function: Mapped[str] = mapped_column(Text)
+    paused: Mapped[bool] = mapped_column(Boolean)
+    max_rows_per_s: Mapped[float] = mapped_column(Float)
+    cancelled: Mapped[bool] = mapped_column(Boolean)
+    set_at: Mapped[datetime]
 
 
 class EndedSessionRow(Base):

@@ -162,6 +162,91 @@ COMMENT ON VIEW ml_udf.deployments IS
     'per served version of a function, since the server started: rows it answered, of which cached_rows were kept answers, coalesced_rows came with equal ones under way, computed_rows were computed, proxy_rows answered by a proxy; what is kept of it';
 GRANT SELECT ON ml_udf.deployments TO ml_udf_reader;
 
+-- ── Bulk jobs ──────────────────────────────────────────────────────────────────────────────────────
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._bulk_jobs(
+    OUT server text, OUT id text, OUT owner text, OUT claimed_user text, OUT function text, OUT kind text,
+    OUT what text, OUT state text, OUT rows_done bigint, OUT rows_total bigint, OUT lag_rows bigint,
+    OUT rows_per_s double precision, OUT max_rows_per_s double precision, OUT since timestamptz
+) RETURNS SETOF record
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 20
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].server_view("bulk_jobs")
+$python$;
+COMMENT ON FUNCTION ml_udf._bulk_jobs() IS 'your bulk jobs on every server that you may use';
+REVOKE ALL ON FUNCTION ml_udf._bulk_jobs() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._bulk_jobs() TO ml_udf_reader;
+
+-- PUBLIC
+CREATE VIEW ml_udf.bulk_jobs AS
+    SELECT server, id, owner, claimed_user, function, kind, what, state, rows_done, rows_total, lag_rows,
+           rows_per_s, max_rows_per_s, since
+    FROM ml_udf._bulk_jobs();
+COMMENT ON VIEW ml_udf.bulk_jobs IS
+    'statements, tables that are scored and watches that ask for rows of the bulk class: how far each is, how fast, and whether it is paused, capped or cancelled; your own, to admins all';
+GRANT SELECT ON ml_udf.bulk_jobs TO ml_udf_reader;
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.pause_bulk(
+    id text,                                -- its id in ml_udf.bulk_jobs
+    server text DEFAULT 'ml_udf'            -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].bulk("pause_bulk", id, None, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.pause_bulk(text, text) IS 'nothing of a bulk job goes on until it is resumed, and who asked waits; its state';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.resume_bulk(
+    id text,                                -- its id in ml_udf.bulk_jobs
+    server text DEFAULT 'ml_udf'            -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].bulk("resume_bulk", id, None, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.resume_bulk(text, text) IS 'a bulk job that was paused goes on; its state';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.cancel_bulk(
+    id text,                                -- its id in ml_udf.bulk_jobs
+    server text DEFAULT 'ml_udf'            -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].bulk("cancel_bulk", id, None, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.cancel_bulk(text, text) IS 'a bulk job ends: its statement fails as one that is cancelled; its state';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.cap_bulk(
+    id text,                                -- its id in ml_udf.bulk_jobs
+    max_rows_per_s double precision,        -- over some seconds; NULL = no cap
+    server text DEFAULT 'ml_udf'            -- name of the foreign server
+) RETURNS double precision
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].bulk("cap_bulk", id, max_rows_per_s, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.cap_bulk(text, double precision, text) IS 'how many rows of a bulk job are asked for a second, at the most';
+
+REVOKE ALL ON FUNCTION ml_udf.pause_bulk(text, text), ml_udf.resume_bulk(text, text), ml_udf.cancel_bulk(text, text),
+    ml_udf.cap_bulk(text, double precision, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf.pause_bulk(text, text), ml_udf.resume_bulk(text, text), ml_udf.cancel_bulk(text, text),
+    ml_udf.cap_bulk(text, double precision, text) TO ml_udf_reader;
+
 -- ── Semantic queries ───────────────────────────────────────────────────────────────────────────────
 
 -- PUBLIC. Nothing is like a vector with NaN, which no longer comes first in a descending order. pgvector's vectors come

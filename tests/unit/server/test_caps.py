@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from server.access.caller import DEFAULT_SHARES, Shares
 from server.errors import QuotaExceeded
-from server.serving.caps import Caps, TokenBucket
+from server.scheduling.token_bucket import TokenBucket
+from server.serving.caps import Caps
 
 pytestmark = pytest.mark.security
 
