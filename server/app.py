@@ -33,6 +33,7 @@ from server.administration.audit import AuditLog
 from server.administration.audit_file import AuditFile
 from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
+from server.cache.counts import CacheCounts
 from server.cache.files import FileStamps
 from server.cache.rules.s3fifo import S3Fifo
 from server.cache.store import AnswerStore
@@ -105,6 +106,7 @@ from server.serving.call_service import CallService
 from server.serving.contexts import MOST_CONTEXTS, Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
+from server.serving.kept_file import KeptFile
 from server.serving.learned_state import LearnedState
 from server.serving.pipelines.calls import PipelineCalls
 from server.serving.pipelines.cropping import Cropper
@@ -515,6 +517,15 @@ async def _running(
         cached = _answer_cache(settings, dispatcher, metrics, supervisor)
         if cached is not None:
             stack.push_async_callback(cached.close)
+            if settings.answer_cache_file is not None:
+                kept_file = KeptFile(
+                    cached.store,
+                    settings.answer_cache_file.expanduser().absolute(),
+                    functools.partial(_cache_counts, catalog, metrics),
+                    supervisor.tasks(),
+                )
+                stack.push_async_callback(kept_file.close)
+                kept_file.start()
         pipelines = PipelineCalls(
             dispatcher, cached, Cropper(dispatcher.workers), latencies.of_rows, supervisor.tasks()
         )
@@ -610,6 +621,11 @@ def _answer_cache(
         return None
     stamps = FileStamps([str(Path(root).expanduser().absolute()) for root in settings.media_root])
     return CachedCalls(dispatcher, AnswerStore(nbytes, S3Fifo), stamps, metrics, supervisor.tasks())
+
+
+def _cache_counts(catalog: Catalog, metrics: Metrics, function: str) -> CacheCounts | None:
+    """Those of a function, named with its version; None where it is served no more."""
+    return next((metrics.of(each).cache for each in catalog if each.key == function), None)
 
 
 def _most_epochs(tokens: Tokens, owner: str) -> int:

@@ -176,6 +176,11 @@ class Settings:
         "bytes of answers that are kept, so that rows that are asked again need no worker; 0 = none, -1, or "
         "auto = a 32nd of this machine's memory, 1 GiB at the most",
     )
+    answer_cache_file: Path | None = _setting(
+        None,
+        "file that the kept answers are written to every five minutes and when the server stops, and read "
+        "from when it starts; none = a restarted server has forgotten them",
+    )
     max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
 
     connections_file: Path | None = _setting(

@@ -16,11 +16,22 @@ from itertools import count, repeat
 from gpu_worker.wire.protocol import Answer, Column, decode, encode
 from server.cache.counts import CacheCounts
 
-__all__ = ["Cell", "ColumnKind", "Source", "Sources", "UnpackedRows", "cells_of", "column_of", "kind_of"]
+__all__ = [
+    "PREFIX_BYTES",
+    "Cell",
+    "ColumnKind",
+    "Source",
+    "Sources",
+    "UnpackedRows",
+    "cells_of",
+    "column_of",
+    "kind_of",
+]
 
 Cell = str | bytes  # a text, or a row of numbers, raw as in `Column.data`
 
 _NUMBER = struct.Struct("<I")
+PREFIX_BYTES = _NUMBER.size
 _LENGTH = struct.Struct("<I")
 _MOST_SOURCES = 1000  # that are found by who they are; of the others, as many as have answers kept
 _UTF8 = "utf-8", "surrogatepass"  # whatever text a model answered
@@ -53,11 +64,12 @@ class UnpackedRows:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """What rows that were answered alike share. prefix: how they begin. counts: of the function that they
-    are an answer of. has_told: whether what each member said is kept too. entries: how many are kept.
+    """What rows that were answered alike share. prefix: how they begin. function: with its version; counts:
+    its own. has_told: whether what each member said is kept too. entries: how many are kept.
     """
 
     prefix: bytes
+    function: str
     kinds: tuple[ColumnKind, ...]
     answered_by: str
     counts: CacheCounts
@@ -137,16 +149,20 @@ class Sources:
             if len(self._known) >= _MOST_SOURCES:
                 self._known.clear()
             prefix = _NUMBER.pack(next(self._numbers))
-            source = self._known[key] = Source(prefix, kinds, answered_by, counts, has_told)
+            source = self._known[key] = Source(prefix, function, kinds, answered_by, counts, has_told)
         return source
+
+    def kept(self) -> list[Source]:
+        """Those of which answers are kept."""
+        return list(self._by_prefix.values())
 
     def of_row(self, row: bytes) -> Source:
         """That of a row that is kept."""
-        return self._by_prefix[row[: _NUMBER.size]]
+        return self._by_prefix[row[:PREFIX_BYTES]]
 
     def by_source(self, rows: Sequence[bytes]) -> list[tuple[Source, list[int]]]:
         """Of each source that these rows have, which of them are its."""
-        prefixes = [row[: _NUMBER.size] for row in rows]
+        prefixes = [row[:PREFIX_BYTES] for row in rows]
         if len(set(prefixes)) == 1:
             return [(self._by_prefix[prefixes[0]], list(range(len(rows))))]
         found: dict[bytes, list[int]] = {}

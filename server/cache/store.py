@@ -20,11 +20,15 @@ _AT_A_TIME = 256  # answers by which the bound is passed at most, before room is
 
 
 class AnswerStore:
-    """capacity_bytes: what all kept answers take together at the most, their keys and places included."""
+    """capacity_bytes: what all kept answers take together at the most, their keys and places included.
+
+    changes: how often something was kept since it was made.
+    """
 
     def __init__(self, capacity_bytes: int, make_rule: MakeRule) -> None:
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
+        self.changes = 0
         self.sources = Sources()
         self._rule = make_rule(capacity_bytes, self._size_of)
         self._kept: dict[bytes, bytes] = {}
@@ -69,6 +73,7 @@ class AnswerStore:
         self._kept.update(zip(keys, rows, strict=True))
         nbytes = ENTRY_BYTES * len(keys) + sum(map(len, keys)) + sum(map(len, rows))
         self.nbytes += nbytes
+        self.changes += 1
         self.sources.changed(source, len(keys), nbytes)
         self._rule.add(keys, nbytes)
         while self.nbytes > self.capacity_bytes:

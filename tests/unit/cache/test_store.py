@@ -152,7 +152,7 @@ def test_kept_answers_are_nothing_that_the_collector_looks_at() -> None:
 def test_rows_come_back_as_they_were(kinds: tuple[ColumnKind, ...], *, has_told: bool) -> None:
     random = Random(3)
     texts = ["", "ramen", "ä", "\ud800 alone", "\x00", "long " * 100]
-    source = Source(b"abcd", kinds, "model", CacheCounts(), has_told)
+    source = Source(b"abcd", "udf/1", kinds, "model", CacheCounts(), has_told)
     columns = [
         [random.choice(texts) if not kind.row_bytes else random.randbytes(kind.row_bytes) for _ in range(7)]
         for kind in kinds

@@ -1,0 +1,63 @@
+"""Kept answers in a file: what was written is read, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from server.cache.answer_file import AnswerFile, AnswerFileError, KeptAnswers, KeptSource
+from server.cache.entry import ColumnKind
+
+SOURCES = [
+    KeptSource(b"\x01\0\0\0", "udf/3", (ColumnKind("label", "BYTES", ()),), "net", has_told=False),
+    KeptSource(b"\x02\0\0\0", "é/1", (ColumnKind("scores", "FP32", (2,), "x"),), "a,b", has_told=True),
+]
+KEPT = KeptAnswers(SOURCES, [b"key", b"another key", b""], [b"\x01\0\0\0ramen", b"\x02\0\0\0", b"\x01\0\0\0"])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> AnswerFile:
+    return AnswerFile(tmp_path / "answers", "1.0")
+
+
+def test_what_was_written_is_read(file: AnswerFile) -> None:
+    assert file.write(KEPT) == file.path.stat().st_size
+    assert file.read() == KEPT
+    file.write(KeptAnswers([], [], []))
+    assert file.read() == KeptAnswers([], [], [])
+    assert [each.name for each in file.path.parent.iterdir()] == ["answers"]
+
+
+def test_nobody_else_may_read_it(file: AnswerFile) -> None:
+    file.write(KEPT)
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+
+
+def test_no_file_is_nothing_kept(file: AnswerFile) -> None:
+    assert file.read() is None
+
+
+def test_a_file_that_is_not_whole_is_refused_wherever_it_ends_or_is_hurt(file: AnswerFile) -> None:
+    file.write(KEPT)
+    whole = file.path.read_bytes()
+    for at in range(len(whole)):
+        for hurt in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+            file.path.write_bytes(hurt)
+            with pytest.raises(AnswerFileError, match="not a whole file"):
+                file.read()
+
+
+def test_answers_of_another_release_are_not_read(file: AnswerFile) -> None:
+    file.write(KEPT)
+    with pytest.raises(AnswerFileError, match=r"ml_udf 1\.0"):
+        AnswerFile(file.path, "1.1").read()
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_half_written(file: AnswerFile) -> None:
+    file.write(KEPT)
+    with pytest.raises(TypeError):
+        file.write(KeptAnswers(SOURCES, ["no bytes"], [b""]))  # type: ignore[list-item]
+    assert file.read() == KEPT
+    assert len(list(file.path.parent.iterdir())) == 1
