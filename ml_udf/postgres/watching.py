@@ -65,6 +65,12 @@ _UPDATE = """
            version = NULL, failures = 0, owner = pg_catalog.quote_ident(current_user)::regrole
     WHERE id = $1::text::integer"""
 
+_IN_MODULE = """
+    SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+        WHERE p.oid = pg_catalog.to_regprocedure('ml_udf._note_key(integer, anyelement)') AND l.lanname = 'c'
+    ) AS noting"""
+
 _NOTIFY = f"SELECT pg_catalog.pg_notify('{CHANNEL}', 'changed')"
 
 _OWN = "SELECT w.id, w.paused FROM ml_udf._watch w WHERE w.id = $1::text::integer"
@@ -90,6 +96,7 @@ class _Table:
     schema: str
     name: str
     members: Sequence[str]
+    is_partitioned: bool
 
 
 class Watching:
@@ -119,7 +126,9 @@ class Watching:
             self._sql.change(_UPDATE, str(watch), told)
             if not definition.answers_as(Definition.of_json(json.loads(found["definition"]))):
                 self._sql.change(WatchQueries(layout, "").reset())
-        triggers = Triggers(watch, table.schema, table.name, table.members, layout, path["pinned"])
+        (module,) = self._sql.rows(_IN_MODULE)
+        noting = bool(module["noting"]) and not table.is_partitioned
+        triggers = Triggers(watch, table.schema, table.name, table.members, layout, path["pinned"], noting)
         for statement in triggers.make():
             self._sql.change(statement)
         self._sql.change(LOOK, str(watch))
@@ -207,7 +216,7 @@ class Watching:
         if not found["owned"]:
             raise PostgresError("42501", f"must be owner of table {found['name']} to watch it")
         members = [qualified(row["schema"], row["name"]) for row in self._sql.rows(_MEMBERS, found["oid"])]
-        return _Table(found["oid"], found["schema"], found["name"], members)
+        return _Table(found["oid"], found["schema"], found["name"], members, found["kind"] == "p")
 
     def _definition(
         self, request: ScoreRequest, target: Target, signature: str | None, layout: Layout, path: str

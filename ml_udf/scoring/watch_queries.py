@@ -37,8 +37,13 @@ class NoteQueries:
             "SELECT count(*) FROM (SELECT sum(o.size) OVER (ORDER BY o.due_at, o.id) - o.size AS before"
             f" FROM ({oldest}) AS o) AS o WHERE o.before < {keys}"
         )
+        run = "SELECT array_agg(i::text ORDER BY i) FROM generate_series(ids[1], ids[2]) AS i"
+        keys_of = (
+            "CASE WHEN ids IS NULL THEN keys"
+            f" WHEN size > cardinality(ids) THEN ({run}) ELSE ids::text[] END AS keys"
+        )
         return (
-            "SELECT ctid::text AS place, noted_at::text AS noted_at, attempts, keys FROM ml_udf._note"
+            f"SELECT ctid::text AS place, noted_at::text AS noted_at, attempts, {keys_of} FROM ml_udf._note"
             f" WHERE {due} ORDER BY due_at, id LIMIT ({enough}) FOR UPDATE SKIP LOCKED"
         )
 
@@ -69,14 +74,22 @@ class NoteQueries:
             " AND id = ANY ($1::text::bigint[])"
         )
 
+    def counted(self) -> str:
+        """Keep that a look at the whole table has $1 rows to answer; '': nobody knows."""
+        return f"UPDATE ml_udf._watch SET sweep_rows = nullif($1::text, '')::bigint WHERE {self._as_known}"
+
     def tally(self) -> str:
-        """Count $1 answers and $2 errors; a row comes back if the watch still is as this worker knows it."""
+        """Count $1 answers and $2 errors; a row comes back if the watch still is as this worker knows it.
+
+        $3: how many rows of a look at the whole table these were.
+        """
         age = "greatest(extract(epoch FROM clock_timestamp() - rate_at), 0)::double precision"
         stored = "($1::text::bigint + $2::text::bigint)"
         return (
             "UPDATE ml_udf._watch SET answered = answered + $1::text::bigint,"
             " failed = failed + $2::text::bigint,"
             f" rate = rate * exp(-{age} / 60) + {stored} / 60.0, rate_at = clock_timestamp(),"
+            " sweep_rows = sweep_rows - least(sweep_rows, $3::text::bigint),"
             " failures = 0, waits = false, seen_at = clock_timestamp()"
             f" WHERE {self._as_known} RETURNING id"
         )

@@ -140,6 +140,7 @@ class WatchStore:
             score(self, asking, self._layout, self._watch.request, on_wait=on_wait)
             self._clear_forsaken(on_wait)
             self._sql.change(self._notes.swept(), wanted)
+            self._sql.change(self._notes.counted(), "")
             self._tally(_Settled())
             self._sql.commit()
         finally:
@@ -148,8 +149,12 @@ class WatchStore:
             self._sql.commit()
 
     def due_rows(self, row_limit: int | None) -> int:
-        """How many rows are due."""
-        return self._rows_store.due_rows(row_limit)
+        """How many rows are due; the view shows it."""
+        due = self._rows_store.due_rows(row_limit)
+        self._sql.change(self._notes.counted(), str(due))
+        self._tally(_Settled())
+        self._sql.commit()
+        return due
 
     def page(self, after: Key | None, rows: int) -> Page:
         """The next rows that are due."""
@@ -162,7 +167,7 @@ class WatchStore:
         if not self._layout.beside:
             settled.missed = self._amiss(page.keys)
         self._note_again(taken, settled)
-        self._tally(settled)
+        self._tally(settled, swept_rows=len(page))
         self._sql.commit()
         return settled.answered + settled.failed
 
@@ -280,8 +285,9 @@ class WatchStore:
             self._notes.note(), text, str(len(keys)), first or "now", str(attempts), repr(delay_s)
         )
 
-    def _tally(self, settled: _Settled) -> None:
-        counted = self._sql.rows(self._notes.tally(), str(settled.answered), str(settled.failed))
+    def _tally(self, settled: _Settled, *, swept_rows: int = 0) -> None:
+        told = (str(settled.answered), str(settled.failed), str(swept_rows))
+        counted = self._sql.rows(self._notes.tally(), *told)
         if not counted:
             self._sql.rollback()
             raise WatchChanged

@@ -5,8 +5,13 @@ rights, whoever writes, and every name in it is written in full: so a writer nee
 tables, and what he may set changes nothing. It notes what the watch can see in `ml_udf._watch`: where the
 watch is gone, say after a restore of the schema alone, it notes nothing, and the write goes on.
 
-Statement level, with transition tables: one note for what one statement did, or one for each 1,000 keys. A
-row that is inserted by itself costs one short statement more, so that statement does as little as can be.
+In the module   for each row, by the WHEN of a trigger that is never fired: a function in C notes the key, and
+                stores what the transaction has noted when it commits (sql/postgres/batch/note/)
+In PL/pgSQL     for each statement, with transition tables: one note for what it did, or one for each 1,000
+                keys. Where the module is not installed, or knows too little: a condition, partitions, keys of
+                several columns or of another type. A row inserted by itself costs one short statement more.
+
+The WHEN of the former fires where the module is not, say after a restore elsewhere: then each row is noted.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ TEXT_SETTINGS = {
     "extra_float_digits": "1",
 }
 _ONE_TEXT = {"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "boolean"}
+# Keys that the module notes.
+_IN_MODULE = {"smallint", "integer", "bigint", "uuid", "text", "character varying"}
 _DIRECT = _NUMBERS | {"uuid", "date", "timestamp without time zone", "timestamp with time zone", "bytea"}
 
 
@@ -38,6 +45,7 @@ class Triggers:
 
     members  the table, and its partitions, each of which may be written by its own name
     path     the search_path of the condition's author, all of it fixed
+    module   whether the module is there to note keys, and the table has no partitions
     """
 
     watch: int
@@ -46,6 +54,7 @@ class Triggers:
     members: Sequence[str]
     layout: Layout
     path: str
+    module: bool = False
 
     def make(self) -> list[str]:
         """The function, and its triggers; for the table's owner."""
@@ -61,14 +70,23 @@ class Triggers:
     def make_on(self, member: str) -> list[str]:
         """The triggers of one of `members`."""
         made = []
-        for event, tables in self._events():
+        for event, how in self._row_events() if self.in_module else self._events():
             name = quoted(f"{function_name(self.watch)}_{event.lower()}")
             made += [
-                f"CREATE TRIGGER {name} AFTER {event} ON {member}{tables}"
-                f" FOR EACH STATEMENT EXECUTE FUNCTION {self._function}()",
+                f"CREATE TRIGGER {name} AFTER {event} ON {member}{how} EXECUTE FUNCTION {self._function}()",
                 f"ALTER TRIGGER {name} ON {member} DEPENDS ON EXTENSION ml_udf",
             ]
         return made
+
+    @property
+    def in_module(self) -> bool:
+        """Whether keys are noted by the module."""
+        layout = self.layout
+        return (
+            self.module
+            and layout.condition is None
+            and [column.type.partition("(")[0] in _IN_MODULE for column in layout.key] == [True]
+        )
 
     @property
     def _function(self) -> str:
@@ -86,14 +104,32 @@ class Triggers:
 
     def _events(self) -> list[tuple[str, str]]:
         """What is looked at. Answers beside a row go with it."""
-        new, old = " NEW TABLE AS ml_udf_new", " OLD TABLE AS ml_udf_old"
-        events = [("INSERT", f" REFERENCING{new}"), ("UPDATE", f" REFERENCING{old}{new}")]
+        new, old, each = " NEW TABLE AS ml_udf_new", " OLD TABLE AS ml_udf_old", " FOR EACH STATEMENT"
+        events = [("INSERT", f" REFERENCING{new}{each}"), ("UPDATE", f" REFERENCING{old}{new}{each}")]
         if not self.layout.beside:
-            events += [("DELETE", f" REFERENCING{old}"), ("TRUNCATE", "")]
+            events += [("DELETE", f" REFERENCING{old}{each}"), ("TRUNCATE", each)]
+        return events
+
+    def _row_events(self) -> list[tuple[str, str]]:
+        """The same in the module."""
+        key, value = quoted(self.layout.key[0].name), quoted(self.layout.input.name)
+
+        def noted(row: str) -> str:
+            return f" FOR EACH ROW WHEN (ml_udf._note_key({self.watch}, {row}.{key}))"
+
+        changed = f"{self.watch}, old.{key}, new.{key}, old.{value}, new.{value}"
+        events = [
+            ("INSERT", noted("new")),
+            ("UPDATE", f" FOR EACH ROW WHEN (ml_udf._note_change({changed}))"),
+        ]
+        if not self.layout.beside:
+            events += [("DELETE", noted("old")), ("TRUNCATE", " FOR EACH STATEMENT")]
         return events
 
     def _body(self) -> str:
         """#variable_conflict: a column may have the name of a variable."""
+        if self.in_module:
+            return self._row_body()
         came, changed = self._rows("ml_udf_new", asks=True), self._changed()
         branches = [
             f"IF tg_op OPERATOR(pg_catalog.=) 'INSERT' THEN\n{self._noted(came, NOTE_KEYS)}",
@@ -108,6 +144,25 @@ class Triggers:
             ]
         lines = ["#variable_conflict use_column", "DECLARE ml_udf_noted integer;", "BEGIN", *branches]
         return "\n".join([*lines, "END IF;", "RETURN NULL;", "END"])
+
+    def _row_body(self) -> str:
+        """What the module leaves to do: all, where it is not there."""
+        key = quoted(self.layout.key[0].name)
+        into = (
+            "INSERT INTO ml_udf._note (watch, due_at, size, keys) SELECT w.id, {}"
+            f" FROM ml_udf._watch AS w WHERE {self._watched()};"
+        )
+        row = "pg_catalog.clock_timestamp(), {}, ARRAY[{}]"
+        now, before = f"new.{key}::pg_catalog.text", f"old.{key}::pg_catalog.text"
+        noted = {
+            "INSERT": row.format(1, now),
+            "UPDATE": row.format(2, f"{before}, {now}"),
+            "DELETE": row.format(1, before),
+            "TRUNCATE": "'-infinity', 0, '{}'",
+        }
+        lines = ["BEGIN", "CASE tg_op"]
+        lines += [f"WHEN '{event}' THEN\n{into.format(values)}" for event, values in noted.items()]
+        return "\n".join([*lines, "END CASE;", "RETURN NULL;", "END"])
 
     def _watched(self) -> str:
         """That the watch is there; a worker that sleeps is woken."""

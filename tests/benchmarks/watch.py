@@ -160,11 +160,11 @@ def _fresh(con: psycopg.Connection, table: str) -> None:
     con.execute("CHECKPOINT")
 
 
-def run(rounds: int, scale: float, fake: OipServer) -> dict[str, object]:
-    """The table of all workloads, as it is written."""
+def run(rounds: int, scale: float, fake: OipServer, *, module: bool = True) -> dict[str, object]:
+    """The table of all workloads, as it is written. module: whether the batching module notes keys."""
     server = PostgresServer.find()
     found = []
-    with sandbox(server, settings=DURABLE, batching=False, local=False) as cluster:
+    with sandbox(server, settings=DURABLE, batching=module, local=False) as cluster:
         dsn = cluster.database("bench", url=fake.url, functions=["udf_food_name"])
         with psycopg.connect(dsn, autocommit=True) as con:
             for table in TABLES:
@@ -196,16 +196,23 @@ def run(rounds: int, scale: float, fake: OipServer) -> dict[str, object]:
                         },
                     }
                 )
-    return {"postgresql": server.version, "rounds": rounds, "goal": GOAL, "workloads": found}
+    return {
+        "postgresql": server.version,
+        "module": module,
+        "rounds": rounds,
+        "goal": GOAL,
+        "workloads": found,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a watch's triggers cost those who write.")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of statements of a round")
+    parser.add_argument("--plpgsql", action="store_true", help="without the batching module")
     options = parser.parse_args()
     with oip_server() as fake:
-        result = run(options.rounds, options.scale, fake)
+        result = run(options.rounds, options.scale, fake, module=not options.plpgsql)
     console.print(f"{write_json('watch', result)} · goal: {GOAL:g} of the rate without a watch")
 
 

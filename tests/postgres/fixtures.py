@@ -78,7 +78,8 @@ def postgres_server() -> PostgresServer:
 
 @pytest.fixture(scope="session")
 def cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
-    with sandbox(postgres_server, settings={"log_statement": "all"}) as running:
+    settings = {"log_statement": "all", "max_prepared_transactions": "2"}
+    with sandbox(postgres_server, settings=settings, batching=None) as running:
         yield running
 
 

@@ -21,10 +21,12 @@ from tests.postgres.fixtures import Databases, Engine
 from tests.postgres.oip_server import OipServer, label_of, oip_server
 
 OURS = "pronamespace = 'ml_udf'::regnamespace"
-# What a call by a role with EXECUTE on one made function needs; none of them takes or gives anything.
+# What a call by a role with EXECUTE on one made function needs, or a write to a watched table; none of them
+# takes or gives anything.
 FOR_EVERYBODY = {
     *(f"similarity({kind}[],{kind}[])" for kind in ("real", "double precision", "numeric", "integer")),
-    *("_boot()", "_read_mapping()", "_wrappers()"),
+    *("_boot()", "_read_mapping()", "_wrappers()", "_note_key(integer,anyelement)"),
+    "_note_change(integer,anyelement,anyelement,anycompatible,anycompatible)",
 }
 # Everything about an extension's objects that a user could notice.
 SHAPE = """
@@ -60,8 +62,9 @@ def test_a_server_that_is_not_ours_tells_its_models(postgres_engine: Callable[..
 
 def test_every_function_pins_its_search_path(engine: Engine) -> None:
     # A procedure that commits cannot: PostgreSQL forbids it to one with a SET clause. The names
-    # in an SQL body that was read when the function was made are not looked up again.
+    # in an SQL body that was read when the function was made are not looked up again, and C has none.
     loose = f"""SELECT proname FROM pg_proc WHERE {OURS} AND prokind <> 'p' AND prosqlbody IS NULL
+                AND prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
                 AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']"""
     assert engine.query(loose) == []
 

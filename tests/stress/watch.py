@@ -297,7 +297,7 @@ class Scene:
             self.outcome.wrong.append(f"a watcher ended by itself: {status}")
         with contextlib.suppress(psycopg.Error), psycopg.connect(self.dsn, connect_timeout=5) as con:
             ((rows, seconds),) = con.execute("SELECT lag_rows, lag_s FROM ml_udf.watches").fetchall()
-            self.outcome.lag_rows.append(rows)
+            self.outcome.lag_rows += [] if rows is None else [rows]
             self.outcome.lag_s.append(seconds)
 
     def value(self, sql: str) -> int:
@@ -333,7 +333,7 @@ def watched_under_fire(plan: Plan) -> WatchOutcome:
         server.deploy(dish_model(folder / "made", 1), FUNCTION)
         kept = {"synchronous_commit": "on"}
         cluster = stack.enter_context(
-            sandbox(PostgresServer.find(), settings=kept, batching=False, local=False)
+            sandbox(PostgresServer.find(), settings=kept, batching=None, local=False)
         )
         dsn = cluster.database("stress", url=server.url, functions=[FUNCTION])
         with psycopg.connect(dsn, autocommit=True) as con:

@@ -46,4 +46,11 @@
 	heap_form_minimal_tuple(desc, values, isnull, 0)
 #endif
 
+/* From 17 on it can look for stronger modes, too */
+#if PG_VERSION_NUM < 170000
+#define lock_held_by_me(tag, mode) LockHeldByMe(tag, mode)
+#else
+#define lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)
+#endif
+
 #endif							/* ML_UDF_BATCH_COMPAT_H */

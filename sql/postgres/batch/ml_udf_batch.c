@@ -138,6 +138,7 @@ _PG_init(void)
 
 	RegisterCustomScanMethods(&batch_scan_methods);
 	batch_twin_init();
+	note_init();
 
 	prev_planner_hook = planner_hook;
 	planner_hook = batch_planner;

@@ -11,6 +11,7 @@
  *	  ml_udf_batch.c	settings, the planner hook
  *	  plan/				what happens when a statement is planned: plan/plan.h
  *	  exec/				what happens when a layer runs: exec/exec.h
+ *	  note/				which rows a watch has to look at: note/note.h
  *	  compat.h			where PostgreSQL's versions differ
  *
  * What the two folders know of each other is in this file.
@@ -102,5 +103,8 @@ extern const CustomScanMethods batch_scan_methods;
 /* For _PG_init and the planner hook: plan/twin.c, plan/statement.c */
 extern void batch_twin_init(void);
 extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
+
+/* For _PG_init: note/notes.c */
+extern void note_init(void);
 
 #endif							/* ML_UDF_BATCH_H */

@@ -44,8 +44,9 @@ def layout(condition: str | None = None, beside: bool = True, key_type: str = "i
     )
 
 
-def made(its: Layout) -> list[str]:
-    return Triggers(7, "public", "foodlog", ['"public"."foodlog"'], its, "pg_catalog, public, pg_temp").make()
+def made(its: Layout, module: bool = False) -> list[str]:
+    path = "pg_catalog, public, pg_temp"
+    return Triggers(7, "public", "foodlog", ['"public"."foodlog"'], its, path, module).make()
 
 
 def test_a_definition_comes_back_from_the_database_as_it_was_stored() -> None:
@@ -78,6 +79,21 @@ def test_answers_beside_rows_need_no_look_at_what_is_deleted() -> None:
     beside, aside = "\n".join(made(layout())), "\n".join(made(layout(beside=False)))
     assert [event in beside for event in events] == [True, True, False, False]
     assert [event in aside for event in events] == [True] * 4
+
+
+def test_the_module_notes_rows_by_a_condition_that_fires_no_trigger() -> None:
+    triggers = [each for each in made(layout(beside=False), module=True) if each.startswith("CREATE TRIGGER")]
+    assert [each.partition(" FOR EACH ")[2].partition(" EXECUTE")[0] for each in triggers] == [
+        'ROW WHEN (ml_udf._note_key(7, new."id"))',
+        'ROW WHEN (ml_udf._note_change(7, old."id", new."id", old."image_path", new."image_path"))',
+        'ROW WHEN (ml_udf._note_key(7, old."id"))',
+        "STATEMENT",
+    ]
+
+
+@pytest.mark.parametrize("its", [layout(condition="age > 3"), layout(key_type="date")])
+def test_what_the_module_cannot_note_is_noted_by_statement(its: Layout) -> None:
+    assert made(its, module=True) == made(its)
 
 
 def test_only_what_depends_on_the_writers_settings_fixes_them() -> None:

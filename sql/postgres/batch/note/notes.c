@@ -1,0 +1,175 @@
+/*-------------------------------------------------------------------------
+ *
+ * notes.c
+ *	  The keys that the running transaction has noted, and has not stored.
+ *
+ * They wait in memory for the commit, so that a transaction of many short
+ * statements stores them once.  A key too many does no harm: whoever takes
+ * it looks at the row as it is then, and finds nothing to do.  So keys of a
+ * subtransaction that is rolled back stay.  A key too few would leave a row
+ * without its answer, so:
+ *
+ *	  - what is stored before the commit was noted by the subtransaction that
+ *		stores it, or the transaction itself stores it: a rollback that takes
+ *		the note away takes the row away, too;
+ *	  - keys that must wait and become too many make way for a note that the
+ *		whole table is to be looked at.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "note.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+/* Most keys of a watch that wait for a transaction's end; 8 bytes each and more */
+#define WAITING_KEYS 200000
+
+/* Room for keys to begin with: most transactions write a row or a few */
+#define FIRST_ROOM 8
+
+typedef struct WatchNotes
+{
+	int32		watch;
+	SubTransactionId noted_by;	/* who noted those of `recent` */
+	NoteKeys	recent;
+	NoteKeys	waiting;		/* of other subtransactions */
+	bool		wants_look;		/* at the whole table, for keys that made way */
+	struct WatchNotes *next;
+} WatchNotes;
+
+/* Of the running transaction, in its memory; the watch noted last comes first */
+static WatchNotes *all_notes = NULL;
+static MemoryContext notes_context = NULL;
+
+
+static void
+append(NoteKeys *list, Datum key)
+{
+	if (list->count == list->room)
+	{
+		list->room = Max(FIRST_ROOM, 2 * list->room);
+		list->keys = list->keys ?
+			repalloc_huge(list->keys, list->room * sizeof(Datum)) :
+			MemoryContextAlloc(notes_context, list->room * sizeof(Datum));
+	}
+	list->keys[list->count++] = key;
+}
+
+/* Forget them; texts are ours */
+static void
+empty(NoteKeys *list)
+{
+	if (!list->are_integers)
+		for (int i = 0; i < list->count; i++)
+			pfree(DatumGetPointer(list->keys[i]));
+	list->count = 0;
+}
+
+/* wakes: a sleeping worker, at the end; keys are left for then in any case */
+static void
+store_all(WatchNotes *notes, NoteKeys *list, bool wakes)
+{
+	for (int first = 0; first < list->count; first += NOTE_KEYS)
+		note_store(notes->watch, list, first, Min(NOTE_KEYS, list->count - first), wakes);
+	empty(list);
+}
+
+/* Another subtransaction begins to note, or goes on */
+static void
+change_subtransaction(WatchNotes *notes)
+{
+	for (int i = 0; i < notes->recent.count; i++)
+		append(&notes->waiting, notes->recent.keys[i]);
+	notes->recent.count = 0;	/* its texts have moved */
+	notes->noted_by = GetCurrentSubTransactionId();
+	if (notes->waiting.count < NOTE_KEYS)
+		return;
+	if (GetCurrentTransactionNestLevel() == 1)
+		store_all(notes, &notes->waiting, false);
+	else if (notes->waiting.count > WAITING_KEYS)
+	{
+		notes->wants_look = true;
+		empty(&notes->waiting);
+	}
+}
+
+static WatchNotes *
+notes_of(int32 watch, bool are_integers)
+{
+	WatchNotes *notes;
+
+	for (notes = all_notes; notes != NULL; notes = notes->next)
+		if (notes->watch == watch && notes->recent.are_integers == are_integers)
+			return notes;
+	if (notes_context == NULL)
+		notes_context = AllocSetContextCreate(TopTransactionContext, "ml_udf notes",
+											  ALLOCSET_DEFAULT_SIZES);
+	notes = MemoryContextAllocZero(notes_context, sizeof(WatchNotes));
+	notes->watch = watch;
+	notes->noted_by = GetCurrentSubTransactionId();
+	notes->recent.are_integers = notes->waiting.are_integers = are_integers;
+	notes->next = all_notes;
+	all_notes = notes;
+	return notes;
+}
+
+/* Note a key.  A text is copied. */
+void
+note_add(int32 watch, bool is_integer, Datum key)
+{
+	WatchNotes *notes = all_notes;
+
+	if (notes == NULL || notes->watch != watch || notes->recent.are_integers != is_integer)
+		notes = notes_of(watch, is_integer);
+	if (notes->noted_by != GetCurrentSubTransactionId())
+		change_subtransaction(notes);
+	if (notes->recent.count >= NOTE_KEYS)
+		store_all(notes, &notes->recent, false);
+	if (!is_integer)
+	{
+		MemoryContext before = MemoryContextSwitchTo(notes_context);
+
+		key = PointerGetDatum(DatumGetTextPCopy(key));
+		MemoryContextSwitchTo(before);
+	}
+	append(&notes->recent, key);
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	/* A prepared transaction cannot notify; the worker looks now and then */
+	bool		wakes = event == XACT_EVENT_PRE_COMMIT;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			for (WatchNotes *notes = all_notes; notes != NULL; notes = notes->next)
+			{
+				store_all(notes, &notes->waiting, wakes);
+				store_all(notes, &notes->recent, wakes);
+				if (notes->wants_look)
+					note_store_look(notes->watch);
+			}
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+			all_notes = NULL;	/* their memory goes with the transaction's */
+			notes_context = NULL;
+			break;
+		default:
+			break;
+	}
+}
+
+/* Once a session, when the module is loaded */
+void
+note_init(void)
+{
+	RegisterXactCallback(at_transaction_end, NULL);
+}

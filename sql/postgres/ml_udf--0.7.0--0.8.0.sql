@@ -1,0 +1,107 @@
+\echo Use "ALTER EXTENSION ml_udf UPDATE TO '0.8.0'" to load this file. \quit
+
+-- What 0.8.0 adds to 0.7.0. Each part stands under a heading of its own.
+
+-- PRIVATE. Where this version's Python is.
+CREATE OR REPLACE FUNCTION ml_udf._boot() RETURNS void
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+import sys; sys.path[:0] = [path for path in [@PYTHON_PATH@] if path not in sys.path]
+from ml_udf.postgres import Session
+GD["ml_udf"] = (GD.get("ml_udf") or Session(plpy, local_path=@LOCAL_PATH@)).begun()
+$python$;
+
+-- ── Watches ────────────────────────────────────────────────────────────────────────────────────────
+
+-- Keys that are integers: half the room of their texts. Of a run that ascends by one the first and the last alone, and
+-- `size` says how many it has; `keys` is empty then.
+ALTER TABLE ml_udf._note ALTER COLUMN keys SET DEFAULT '{}', ADD COLUMN ids bigint[];
+-- Rows of a look at the whole table that are still to be answered; NULL while nobody has counted them.
+ALTER TABLE ml_udf._watch ADD COLUMN sweep_rows bigint;
+
+-- PRIVATE. What the WHEN of a watch's triggers asks: whether there is something left to do for the trigger's function.
+-- The batching module notes the key by itself, in the memory of the transaction, and says no: it has functions of these
+-- names, which note_in_module() puts in the place of these. These say yes, so that a database that is restored where
+-- the module is not goes on.
+CREATE FUNCTION ml_udf._note_key(watch integer, key anyelement) RETURNS boolean
+    LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+    AS 'SELECT true';
+COMMENT ON FUNCTION ml_udf._note_key(integer, anyelement) IS 'notes the key of a row that came or went';
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._note_change(
+    watch integer, key_before anyelement, key_now anyelement, input_before anycompatible, input_now anycompatible
+) RETURNS boolean
+    LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $sql$
+        SELECT key_before::text COLLATE "C" <> key_now::text COLLATE "C"
+               OR input_before::text COLLATE "C" IS DISTINCT FROM input_now::text COLLATE "C"
+    $sql$;
+COMMENT ON FUNCTION ml_udf._note_change(integer, anyelement, anyelement, anycompatible, anycompatible) IS
+    'notes the key of a row whose input or key is another one than before';
+
+-- PUBLIC, for superusers, who alone may create functions in C.
+CREATE FUNCTION ml_udf.note_in_module() RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $plpgsql$
+BEGIN
+    CREATE OR REPLACE FUNCTION ml_udf._note_key(watch integer, key anyelement) RETURNS boolean
+        LANGUAGE c VOLATILE PARALLEL UNSAFE
+        AS '$libdir/ml_udf_batch', 'ml_udf_note_key';
+    CREATE OR REPLACE FUNCTION ml_udf._note_change(
+        watch integer, key_before anyelement, key_now anyelement, input_before anycompatible, input_now anycompatible
+    ) RETURNS boolean
+        LANGUAGE c VOLATILE PARALLEL UNSAFE
+        AS '$libdir/ml_udf_batch', 'ml_udf_note_change';
+    RETURN true;
+EXCEPTION WHEN undefined_file OR undefined_function THEN  -- none, or one of before
+    RETURN false;
+END
+$plpgsql$;
+COMMENT ON FUNCTION ml_udf.note_in_module() IS
+    'has triggers of watches note keys by the batching module, where it is installed; whether it is. Called by CREATE EXTENSION; call it after installing the module later';
+SELECT ml_udf.note_in_module();
+REVOKE ALL ON FUNCTION ml_udf.note_in_module() FROM PUBLIC;
+-- Whoever writes to a watched table calls them; what is noted is kept only for one who has written.
+GRANT EXECUTE ON FUNCTION ml_udf._note_key(integer, anyelement),
+    ml_udf._note_change(integer, anyelement, anyelement, anycompatible, anycompatible) TO PUBLIC;
+
+-- PUBLIC. As before; lag_rows has the rows of looks at whole tables, too.
+CREATE OR REPLACE VIEW ml_udf.watches WITH (security_invoker = true) AS
+    SELECT w.id,
+           w.relation::text AS relation,
+           w.definition ->> 'function' AS function,
+           w.definition ->> 'server' AS server,
+           w.definition ->> 'input' AS input,
+           CASE WHEN w.target = w.relation THEN w.relation || '.' || pg_catalog.quote_ident(w.place)
+                ELSE w.target::text END AS answers,
+           CASE WHEN w.paused THEN 'paused'
+                WHEN coalesce(w.seen_at < pg_catalog.clock_timestamp() - interval '30 seconds', true) THEN 'no worker'
+                WHEN w.failures > 0 THEN 'failing'
+                WHEN n.sweeps > 0 THEN 'catching up'
+                WHEN n.rows > 0 THEN 'behind'
+                ELSE 'fresh' END AS state,
+           w.version,
+           CASE WHEN n.sweeps = 0 THEN n.rows ELSE n.rows + w.sweep_rows END AS lag_rows,
+           coalesce(pg_catalog.extract('epoch', pg_catalog.clock_timestamp() - n.oldest), 0)::double precision AS lag_s,
+           n.retries AS retry_rows,
+           w.answered,
+           w.failed,
+           w.rate * pg_catalog.exp(-pg_catalog.extract('epoch', pg_catalog.clock_timestamp() - w.rate_at)::double precision / 60)
+               AS rows_per_s,
+           w.error AS last_error,
+           w.error_at AS last_error_at,
+           w.owner::text AS owner
+    FROM ml_udf._watch w, LATERAL (
+        SELECT coalesce(pg_catalog.sum(size) FILTER (WHERE attempts = 0), 0)::bigint AS rows,
+               pg_catalog.count(*) FILTER (WHERE size = 0) AS sweeps,
+               coalesce(pg_catalog.sum(size) FILTER (WHERE attempts > 0), 0)::bigint AS retries,
+               pg_catalog.min(noted_at) FILTER (WHERE attempts = 0) AS oldest
+        FROM ml_udf._note WHERE watch = w.id
+    ) n;
+COMMENT ON VIEW ml_udf.watches IS
+    'your watches: their state; lag_rows noted, or due in a look at the whole table, and not yet answered (NULL while these are being counted), the oldest lag_s seconds ago; rows answered, and failed with an error; retry_rows hold an error and are tried again';

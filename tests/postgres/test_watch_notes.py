@@ -1,0 +1,185 @@
+"""What the triggers of a watch note: the batching module in memory, or each row by PL/pgSQL without it."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.postgres.fixtures import Engine
+from tests.postgres.oip_server import OipServer
+from tests.postgres.scored import make_table
+from tests.postgres.watched import INTO, WATCH, wait_until_fresh, worker, wrong_answers, wrong_scores
+
+ROWS = "INSERT INTO foodlog (id, image_path) SELECT n, '/' || n FROM generate_series({}, {}) n"
+NOTED = "SELECT size, ids FROM ml_udf._note WHERE size > 0 ORDER BY id"
+
+
+def watched(engine: Engine, what: str = WATCH, rows: int = 0) -> None:
+    make_table(engine, rows)
+    engine.query(what + ")")
+
+
+def asked_of(*runs: tuple[int, int]) -> list[str]:
+    return sorted(f"/{n}" for first, last in runs for n in range(first, last + 1))
+
+
+def without_module(engine: Engine) -> None:
+    """The functions as a database has them that was restored where the module is not."""
+    engine.query(
+        """CREATE OR REPLACE FUNCTION ml_udf._note_key(watch integer, key anyelement) RETURNS boolean
+               LANGUAGE sql AS 'SELECT true';
+           CREATE OR REPLACE FUNCTION ml_udf._note_change(watch integer, key_before anyelement,
+                   key_now anyelement, input_before anycompatible, input_now anycompatible) RETURNS boolean
+               LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+               SELECT key_before::text COLLATE "C" <> key_now::text COLLATE "C"
+                      OR input_before::text COLLATE "C" IS DISTINCT FROM input_now::text COLLATE "C" $$"""
+    )
+
+
+def test_a_transaction_notes_once_what_its_statements_wrote(engine: Engine) -> None:
+    watched(engine)
+    with engine.connection.transaction():
+        for n in (1, 2, 3):
+            engine.query(ROWS.format(n, n))
+        engine.query("UPDATE foodlog SET age = 1")
+        assert engine.query(NOTED) == []
+    assert engine.query(NOTED) == [(3, [1, 3])], "a run is its first and last key"
+    engine.query("UPDATE foodlog SET image_path = '/other' WHERE id <> 2")
+    engine.query("INSERT INTO foodlog (id, image_path) VALUES (70, 'a'), (-5, 'b'), (71, 'c')")
+    assert engine.query(NOTED)[1:] == [(2, [1, 3]), (3, [70, -5, 71])]
+
+
+def test_a_bulk_is_noted_in_parts_that_several_lanes_can_take(engine: Engine) -> None:
+    watched(engine)
+    engine.query(ROWS.format(1, 2500))
+    assert engine.query(NOTED) == [(1000, [1, 1000]), (1000, [1001, 2000]), (500, [2001, 2500])]
+
+
+def test_what_is_rolled_back_to_a_savepoint_takes_no_other_key_along(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    watched(engine)
+    with engine.connection.transaction():
+        engine.query(ROWS.format(1, 700))
+        with engine.connection.transaction():
+            engine.query(ROWS.format(5001, 6600))
+            raise psycopg.Rollback
+        with engine.connection.transaction():
+            engine.query(ROWS.format(701, 1900))
+        engine.query(ROWS.format(1901, 2100))
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+    assert wrong_answers(engine) == []
+    assert sorted(fake_server.rows) == asked_of((1, 2100))
+
+
+def test_blocks_that_catch_their_errors_note_every_row_that_stays(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    watched(engine)
+    engine.query(
+        """DO $$ BEGIN FOR n IN 1..3000 LOOP
+               BEGIN
+                   INSERT INTO foodlog (id, image_path) VALUES (n, '/' || n);
+                   IF n % 3 = 0 THEN RAISE 'no'; END IF;
+               EXCEPTION WHEN raise_exception THEN NULL;
+               END;
+           END LOOP; END $$"""
+    )
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+    assert wrong_answers(engine) == []
+    assert sorted(fake_server.rows) == sorted(f"/{n}" for n in range(1, 3001) if n % 3)
+
+
+def test_prepared_and_read_only_ends_of_a_transaction_store_what_it_noted(engine: Engine) -> None:
+    watched(engine)
+    engine.query("BEGIN")
+    engine.query(ROWS.format(1, 2))
+    engine.query("PREPARE TRANSACTION 'held'")
+    engine.query("COMMIT PREPARED 'held'")
+    engine.query("BEGIN")
+    engine.query(ROWS.format(3, 3))
+    engine.query("SET TRANSACTION READ ONLY")
+    engine.query("COMMIT")
+    assert engine.query(NOTED) == [(2, [1, 2]), (1, [3])]
+    engine.query("BEGIN")
+    engine.query(ROWS.format(4, 2000))
+    engine.query("ROLLBACK")
+    assert len(engine.query(NOTED)) == 2
+
+
+def test_who_writes_by_a_view_is_noted_and_who_cannot_write_notes_nothing(engine: Engine) -> None:
+    watched(engine)
+    engine.query("DROP ROLE IF EXISTS stranger; CREATE ROLE stranger")
+    engine.query("CREATE VIEW photos AS SELECT id, image_path FROM foodlog; GRANT ALL ON photos TO stranger")
+    watch = engine.value("SELECT id FROM ml_udf._watch")
+    engine.query("SET ROLE stranger")
+    engine.query("SELECT ml_udf._note_key(%s, 5)", watch)
+    engine.query("INSERT INTO photos VALUES (1, '/1')")
+    engine.query("RESET ROLE")
+    assert engine.query(NOTED) == [(1, [1])]
+    engine.query("DROP OWNED BY stranger; DROP ROLE stranger")
+
+
+@pytest.mark.parametrize("kind", ["uuid", "text", "varchar(40)", "smallint"])
+def test_keys_of_other_types_are_followed(engine: Engine, fake_server: OipServer, kind: str) -> None:
+    engine.query(f"CREATE TABLE foodlog (id {kind} PRIMARY KEY, image_path text, age int)")
+    key = {"uuid": "md5(n::text)::uuid", "smallint": "n"}.get(kind, "'{,\"é' || n")
+    engine.query(INTO + ")")
+    engine.query(f"INSERT INTO foodlog SELECT {key}, '/' || n FROM generate_series(1, 1200) n")
+    engine.query("UPDATE foodlog SET image_path = '/new' WHERE image_path = '/7'; UPDATE foodlog SET age = 1")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        engine.query("DELETE FROM foodlog WHERE image_path = '/9'")
+        wait_until_fresh(engine)
+    assert wrong_scores(engine) == []
+    assert len(engine.query("SELECT 1 FROM scores")) == 1199
+
+
+def test_a_watch_goes_on_where_the_module_is_not(engine: Engine, fake_server: OipServer) -> None:
+    watched(engine, INTO, 5)
+    without_module(engine)
+    try:
+        engine.query(ROWS.format(6, 8))
+        engine.query("UPDATE foodlog SET age = 1")
+        engine.query("UPDATE foodlog SET image_path = '/new' WHERE id = 1")
+        engine.query("UPDATE foodlog SET id = 90 WHERE id = 2")
+        engine.query("DELETE FROM foodlog WHERE id = 3")
+        keys = engine.query("SELECT unnest(keys) FROM ml_udf._note ORDER BY id")
+        assert [key for (key,) in keys] == ["6", "7", "8", "1", "1", "2", "90", "3"]
+        with worker(engine, fake_server):
+            wait_until_fresh(engine)
+        assert wrong_scores(engine) == []
+        engine.query("TRUNCATE foodlog")
+        with worker(engine, fake_server):
+            wait_until_fresh(engine)
+        assert engine.query("SELECT 1 FROM scores") == []
+        engine.query(INTO + ")")
+        assert (
+            engine.value("SELECT count(*) FROM pg_trigger WHERE tgname ~ 'ml_udf' AND tgnewtable <> ''") == 2
+        )
+    finally:
+        assert engine.value("SELECT ml_udf.note_in_module()")
+    engine.query(INTO + ")")
+    assert engine.query("SELECT 1 FROM pg_trigger WHERE tgname ~ 'ml_udf' AND tgnewtable <> ''") == []
+
+
+def test_the_lag_has_the_rows_of_a_table_that_is_looked_at_as_a_whole(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    watched(engine, WATCH + ", batch_rows => 100", 1000)
+    lag = "SELECT lag_rows FROM ml_udf.watches"
+    assert engine.value(lag) is None, "nobody has counted yet"
+    seen = set()
+    fake_server.delay_s = 0.1
+    with worker(engine, fake_server):
+        while (rows := engine.value(lag)) != 0:
+            seen.add(rows)
+        wait_until_fresh(engine)
+    assert engine.query("SELECT lag_rows, sweep_rows FROM ml_udf.watches JOIN ml_udf._watch USING (id)") == [
+        (0, None)
+    ]
+    assert {rows for rows in seen if rows} <= set(range(1, 1001))
+    assert len(seen) > 2, "it goes down as rows are answered"
+    assert wrong_answers(engine) == []
