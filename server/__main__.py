@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import check_device, device_names
+from server.capacity.policies.by_name import POLICIES as CAPACITY_POLICIES
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, WorkerBounds, is_loopback
@@ -195,7 +196,16 @@ def _check(settings: Settings) -> None:
     if ":" not in settings.placement and settings.placement not in PLACEMENT_POLICIES:
         known = ", ".join(PLACEMENT_POLICIES)
         raise SettingsError(f"--placement {settings.placement!r} is not known; known: {known}")
-    for flag, named in (("default-policy", policy), ("placement", settings.placement)):
+    capacity = settings.capacity_policy
+    if ":" not in capacity and capacity not in CAPACITY_POLICIES:
+        known = ", ".join(CAPACITY_POLICIES)
+        raise SettingsError(f"--capacity-policy {capacity!r} is not known; known: {known}")
+    named_policies = (
+        ("default-policy", policy),
+        ("placement", settings.placement),
+        ("capacity-policy", capacity),
+    )
+    for flag, named in named_policies:
         if ":" in named and not settings.allow_import:
             raise SettingsError(
                 f"--{flag} {named!r} is an import path, which runs code; give --allow-import to permit it"

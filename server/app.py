@@ -37,6 +37,10 @@ from server.cache.counts import CacheCounts
 from server.cache.files import FileStamps
 from server.cache.rules.s3fifo import S3Fifo
 from server.cache.store import AnswerStore
+from server.capacity.autoscaler import Autoscaler
+from server.capacity.observed import FleetReader, kind_of
+from server.capacity.policies.by_name import policy_named as capacity_policy_named
+from server.capacity.prices import Price, check_kinds, prices_of
 from server.capacity.timeline import Timeline
 from server.capacity.workforce import Workforce
 from server.catalog.catalog import Catalog
@@ -128,7 +132,7 @@ from server.store.things import ThingRepository
 from server.store.tokens import TokenRepository
 from server.store.training import TrainingRepository
 from server.store.variants import VariantRepository
-from server.supervision import Supervisor
+from server.supervision import Supervisor, Tasks
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.datasets.connections import SourceConnections
 from server.training.datasets.datasets import Datasets
@@ -318,10 +322,15 @@ def create_app(
         workers=WorkerBounds(bounds.least or len(devices), len(devices)),
         device=",".join(devices),
     )
-    try:
-        placement_named(settings.placement)
-    except ValueError as exc:
-        raise StartError(f"--placement: {exc}") from exc
+    for flag, check in (
+        ("placement", lambda: placement_named(settings.placement)),
+        ("capacity-policy", lambda: capacity_policy_named(settings.capacity_policy)),
+        ("prices", lambda: _prices(settings)),
+    ):
+        try:
+            check()
+        except ValueError as exc:
+            raise StartError(f"--{flag}: {exc}") from exc
     storage = open_storage(settings)
     stored = TokenRepository(storage.engine)
     ended = EndedSessions()
@@ -449,6 +458,7 @@ async def _running(
             dispatcher,
             trainers,
             settings.workers,
+            device_names(settings.device),
             timeline,
             settings.worker_start_s,
             supervisor.tasks(),
@@ -561,6 +571,11 @@ async def _running(
         history = History(HistoryRepository(storage.engine, here), read, supervisor.tasks())
         stack.push_async_callback(history.close)
         await history.start()
+        fleets = FleetReader(workforce, residency, dispatcher, latencies, metrics, _prices(settings))
+        autoscaler = _autoscaler(settings, fleets, workforce, residency, timeline, supervisor.tasks())
+        if autoscaler is not None:
+            stack.push_async_callback(autoscaler.close)
+            autoscaler.start()
         yield Services(
             settings=settings,
             views=Views(things),
@@ -572,6 +587,7 @@ async def _running(
             residency=residency,
             workforce=workforce,
             timeline=timeline,
+            autoscaler=autoscaler,
             metrics=metrics,
             exposition=Exposition(
                 metrics,
@@ -626,6 +642,35 @@ def _answer_cache(
 def _cache_counts(catalog: Catalog, metrics: Metrics, function: str) -> CacheCounts | None:
     """Those of a function, named with its version; None where it is served no more."""
     return next((metrics.of(each).cache for each in catalog if each.key == function), None)
+
+
+def _autoscaler(
+    settings: Settings,
+    fleets: FleetReader,
+    workforce: Workforce,
+    residency: Residency,
+    timeline: Timeline,
+    tasks: Tasks,
+) -> Autoscaler | None:
+    """None where there is nothing to scale."""
+    if settings.workers.least == settings.workers.most:
+        return None
+    policy = capacity_policy_named(settings.capacity_policy)
+    return Autoscaler(policy, fleets, workforce, residency, timeline, tasks)
+
+
+def _prices(settings: Settings) -> Mapping[str, Price] | None:
+    """By kind of device; every kind that --device names has one. Raises ValueError."""
+    if settings.prices is None:
+        return None
+    try:
+        text = settings.prices.expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ValueError(f"{settings.prices} cannot be read: {exc}") from exc
+    found = prices_of(text, str(settings.prices))
+    kinds = {kind_of(device) for device in device_names(settings.device)}
+    check_kinds(found, {"cpu" if kind == "auto" else kind for kind in kinds}, str(settings.prices))
+    return found
 
 
 def _most_epochs(tokens: Tokens, owner: str) -> int:

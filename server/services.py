@@ -15,6 +15,7 @@ from server.access.view import View, Views
 from server.administration.audit import AuditLog
 from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
+from server.capacity.autoscaler import Autoscaler
 from server.capacity.timeline import Timeline
 from server.capacity.workforce import Workforce
 from server.catalog.catalog import Catalog
@@ -60,6 +61,7 @@ class Services:
     residency: Residency
     workforce: Workforce
     timeline: Timeline
+    autoscaler: Autoscaler | None
     metrics: Metrics
     exposition: Exposition
     calls: CallService

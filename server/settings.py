@@ -105,6 +105,14 @@ class Settings:
         "worker processes: N, or MIN:MAX, so many as the load asks for; 0, or auto = one for each device "
         "named; for auto, each CUDA device or the CPU",
     )
+    capacity_policy: str = _setting(
+        "static", "capacity policy, with --workers MIN:MAX: when workers join and leave, and copies of models"
+    )
+    prices: Path | None = _setting(
+        None,
+        "TOML or JSON file of what devices cost, by kind, that capacity policies go by: docs/capacity.md; "
+        "none = a worker's time alone",
+    )
     device: str = _setting(
         "auto",
         "device of each worker, comma-separated and repeated in turn: auto (all CUDA devices), cpu, cuda:0, "

@@ -65,7 +65,10 @@ class Change:
 
 
 class Workforce:
-    """`patience_s`: for a process to answer, and again for its models; and for a leaving one's batches."""
+    """`devices`: the device of each worker there may be, by its number, as --device names it.
+
+    patience_s: for a process to answer, and again for its models; and for a leaving one's batches.
+    """
 
     def __init__(
         self,
@@ -74,12 +77,14 @@ class Workforce:
         dispatcher: Dispatcher,
         training: TrainingOnWorkers,
         bounds: WorkerBounds,
+        devices: Sequence[str],
         timeline: Timeline,
         patience_s: float,
         tasks: Tasks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bounds = bounds
+        self.kinds = tuple(device.partition(":")[0] for device in devices)  # by number
         self._pool = pool
         self._residency = residency
         self._dispatcher = dispatcher
@@ -90,6 +95,7 @@ class Workforce:
         self._clock = clock
         self._change: Change | None = None
         self._given_up: dict[str, WorkerStatus] = {}
+        self._join_s = 0.0
         self._pause_s = _PAUSE_FIRST_S
         self._not_before_s = -float("inf")
         self.joined = 0  # since the start
@@ -112,6 +118,16 @@ class Workforce:
             found.append(status)
         return (*found, *self._given_up.values())
 
+    def numbered(self) -> Sequence[tuple[int, WorkerStatus]]:
+        """Every worker that there is with its number, of which its device follows."""
+        there = (status for status in self.states() if status.state != "given up")
+        return [(self._pool.number(status.name), status) for status in there]
+
+    @property
+    def join_s(self) -> float:
+        """What the last worker that joined took to do so; 0 while none has."""
+        return self._join_s
+
     @property
     def change(self) -> Change | None:
         """What is under way."""
@@ -128,8 +144,8 @@ class Workforce:
 
     # ── one more ──────────────────────────────────────────────────────────────────────────────────────
 
-    def join(self, reason: str, by: str) -> Change:
-        """Begin to have one more worker.
+    def join(self, reason: str, by: str, kind: str = "") -> Change:
+        """Begin to have one more worker. kind: of its device, as in `kinds`; "" = any.
 
         Raises `Overloaded` while another change is under way, `BadOption` if there are as many as may be.
         """
@@ -140,7 +156,11 @@ class Workforce:
                 f"there are {count} workers, and --workers {self.bounds} allows no more; "
                 "start the server with a larger MAX: --workers MIN:MAX"
             )
-        name = self._pool.add()
+        numbers = [number for number, each in enumerate(self.kinds) if kind in ("", each)]
+        try:
+            name = self._pool.add(numbers)
+        except ValueError:
+            raise BadOption(f"all {len(numbers)} workers of {kind} are there that --device names") from None
         self._given_up.pop(name, None)
         self._residency.expect(count + 1)
         log.info("worker joins worker=%s reason=%r by=%r", name, reason, by)
@@ -148,6 +168,7 @@ class Workforce:
         return self._begin("join", name, self._join(name, count, entry))
 
     async def _join(self, name: str, before: int, entry: Entry) -> None:
+        began_s = self._clock()
         try:
             is_ready = await self._gets_ready(name)
             if not is_ready:
@@ -156,6 +177,7 @@ class Workforce:
         finally:
             self._change = None
         self._pause_s = _PAUSE_FIRST_S
+        self._join_s = self._clock() - began_s
         self.joined += 1
         log.info("worker joined worker=%s", name)
         entry.over("done")

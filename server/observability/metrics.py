@@ -142,6 +142,7 @@ class Exposition(Collector):
             ("rows", "Rows answered", lambda s: s.rows),
             ("row_errors", "Rows answered with an error of their own", lambda s: s.row_errors),
             ("batches", "Batches run on workers", lambda s: s.batches),
+            ("over_goal_rows", "Interactive rows over their goal, or refused", lambda s: s.over_goal_rows),
             ("rerun_rows", "Rows run again because their worker died", lambda s: s.rerun_rows),
             ("policy_faults", "Policies put aside after a fault", lambda s: s.policy_faults),
             ("goal_rows", "Rows answered at their goal, from a part of their members", lambda s: s.goal_rows),

@@ -67,6 +67,7 @@ class FunctionStats:
     rows: int = 0
     row_errors: int = 0
     batches: int = 0
+    over_goal_rows: int = 0  # interactive ones answered after their goal, or refused
     rerun_rows: int = 0
     policy_faults: int = 0  # its policies that were put aside
     goal_rows: int = 0  # answered at their goal, from a part of the members that they waited for

@@ -128,6 +128,7 @@ class Placement:
         self._sight: dict[str, frozenset[str]] = {}  # worker → what may be asked of it
         self._used_bytes: dict[str, int] = {}
         self._crowded: dict[str, _Crowded] = {}
+        self._came: Counter[GroupKeys] = Counter()  # rows since the start, of groups that are served
         self._leaving: set[str] = set()  # workers that are to end: no policy sees them, nobody counts on them
         self._models = KnownModels()
         self._popularity = Popularity(self._workers, self._models)
@@ -176,8 +177,17 @@ class Placement:
 
     def arrived(self, now_s: float, group: GroupKeys, rows: int = 1) -> None:
         """Interactive rows came for the group, whether they are let in or not."""
+        self._came[group] += rows
         self._popularity.came(now_s, group, rows)
         self._succession.came(now_s, group, rows)
+
+    def came(self, group: GroupKeys) -> int:
+        """Interactive rows that ever came for the group."""
+        return self._came[group]
+
+    def size_bytes(self, key: str) -> int:
+        """Of a model; 0 while it is not known."""
+        return self._model(key).size_bytes
 
     def lost(self, group: GroupKeys, rows: int) -> None:
         """Rows of the group were refused."""
@@ -403,6 +413,10 @@ class Placement:
 
     # ── what to do ────────────────────────────────────────────────────────────────────────────────────
 
+    def everything(self, now_s: float) -> PlacementState:
+        """What an operator sees: workers that are to end, too."""
+        return replace(self.state(now_s, {}), workers=dict(self._workers))
+
     def state(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> PlacementState:
         """What the policy sees: to be read now and not kept."""
         return PlacementState(
@@ -615,6 +629,7 @@ class Placement:
     def _forget_visits(self, group: GroupKeys) -> None:
         if all(other.group != group for other in self._served.values()):
             self._succession.forget(group)
+            self._came.pop(group, None)
 
     def _close_unasked(self, now_s: float, waited_for: Collection[GroupKeys]) -> None:
         """Rows that wanted something may have been refused since."""

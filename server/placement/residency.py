@@ -47,6 +47,7 @@ _OF_LATE_S = 60.0  # in which rows came: then a model is needed, and does not en
 
 # Why models leave, where no policy has decided it.
 OPERATOR = "operator"
+CAPACITY = "capacity"
 MISSING = "was not there"
 UNKNOWN = "was not known of"
 CROWDED = "the device was short of memory"
@@ -218,6 +219,14 @@ class Residency:
         if keys := _keys(group):
             self._core.arrived(self._clock(), keys, rows)
 
+    def came(self, group: Group) -> int:
+        """Interactive rows that ever came for the group, whether they were let in or not."""
+        return self._core.came(_keys(group))
+
+    def size_bytes(self, model: ModelVersion) -> int:
+        """What the model takes on a device; 0 while that is not known."""
+        return self._core.size_bytes(model.key)
+
     def lost(self, group: Group, rows: int) -> None:
         """Rows of the group were refused."""
         if keys := _keys(group):
@@ -262,7 +271,7 @@ class Residency:
     def places(self) -> list[Place]:
         """Every live worker: what it holds, and what moves."""
         now_s, unix_s = self._clock(), time.time()
-        state = self._core.state(now_s, {})
+        state = self._core.everything(now_s)
         return [
             place_of(
                 name,
@@ -460,10 +469,37 @@ class Residency:
             return
         self._core.offer(keys)
         self._ask()
+        await self._offers_end(keys)
+
+    async def _offers_end(self, keys: tuple[str, ...]) -> None:
+        """Every worker that was offered these has taken them up, or has not."""
         if self._core.is_offered(keys):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._spreading.setdefault(keys, []).append(waiter)
             await waiter
+
+    async def load_on(self, name: str, model: ModelVersion) -> bool:
+        """Load the model on that worker if it has room, evicting nothing; whether it is there then."""
+        keys = self._met((model,))
+        if name in self._core.present() and keys:
+            self._core.offer(keys, [name])
+            self._ask()
+            await self._offers_end(keys)
+        return name in self._places and self._core.resident(name).issuperset(keys)
+
+    async def unload_from(self, name: str, key: str) -> None:
+        """Evict a model from that worker; batches under way finish first."""
+        if (place := self._places.get(name)) is not None:
+            await self._order(place, frozenset([key]), CAPACITY)
+
+    def read_on(self, name: str, model: ModelVersion) -> bool:
+        """Have that worker read the model into the host's memory; whether it has any beside its device's."""
+        place = self._places.get(name)
+        if place is None or not place.has_tiers:
+            return False
+        self._met((model,))
+        place.link.read(model)
+        return True
 
     async def unload(self, keys: Iterable[str]) -> None:
         """Evict models from every worker; batches under way finish first, loads of them are given up.

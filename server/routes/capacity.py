@@ -26,6 +26,7 @@ def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
         {
             "least": workforce.bounds.least,
             "most": workforce.bounds.most,
+            "policy": services.autoscaler and services.autoscaler.policy,
             "under_way": change and {"action": change.action, "worker": change.worker},
             "capacity": [
                 _told(done, is_whole=is_whole)

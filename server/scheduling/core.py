@@ -315,6 +315,10 @@ class Scheduler:
         """The workers that may well hang."""
         return frozenset(worker.name for worker in self._workers.values() if worker.is_doubtful(now_s))
 
+    def shares(self, now_s: float) -> dict[str, float]:
+        """Worker → the share of its time that interactive rows took in the last second or so."""
+        return {worker.name: worker.share(now_s) for worker in self._workers.values()}
+
     def take_faults(self) -> list[PolicyFault]:
         """The policies that were put aside since the last call, because one of their methods faulted."""
         return self._queues.take_faults()

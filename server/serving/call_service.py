@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from server.errors import Overloaded
+from server.errors import DeadlineExceeded, Overloaded
 from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
@@ -97,7 +97,11 @@ class CallService:
             if not self._fair_share.take(name, call.caller, rows):
                 raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
             undo.callback(self._fair_share.give, name, call.caller, rows)
-            pending = self._begun(call)
+            try:
+                pending = self._begun(call)
+            except (DeadlineExceeded, Overloaded):
+                self._over_goal(call)
+                raise
             undo.pop_all()
         self._bulk.begun(call, pending)
         pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
@@ -115,6 +119,10 @@ class CallService:
         if call.function.pipeline is not None and self._pipelines is not None:
             return self._pipelines.begin(call)
         return self._dispatcher.begin(call) if self._cached is None else self._cached.begin(call)
+
+    def _over_goal(self, call: Call) -> None:
+        if call.row_class == "interactive" and call.is_traffic:
+            self._metrics.of(call.function).over_goal_rows += len(call.rows)
 
     def _ended(self, pending: PendingReply | CachedCall | PipelineCall) -> None:
         if isinstance(pending, PendingReply):
@@ -135,6 +143,8 @@ class CallService:
         failure = pending.future.exception()
         self._bulk.left(time.monotonic(), call, pending, answered=failure is None)
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
+            if isinstance(failure, Overloaded | DeadlineExceeded):
+                self._over_goal(call)
             return failure
         reply = pending.future.result()
         is_plain = call.is_traffic and call.function.pipeline is None
@@ -143,9 +153,10 @@ class CallService:
         if self._recent is not None and is_plain:
             self._recent.answered(call, reply)
         stats = self._metrics.of(call.function)
-        stats.answered(
-            len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s
-        )
+        took_s = time.monotonic() - began_s
+        stats.answered(len(call.rows), len(reply.errors), took_s, pending.first_sent_s - began_s)
+        if took_s > _goal_s(call):
+            self._over_goal(call)
         stats.asked_by(call.caller, call.in_name_of, len(call.rows))
         proxy = None if call.function.proxy is None else call.function.proxy.model.name
         for first, end, members in reply.answered_by:
@@ -154,3 +165,7 @@ class CallService:
             if members == proxy:
                 stats.proxy_rows += end - first
         return reply
+
+
+def _goal_s(call: Call) -> float:
+    return call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s

@@ -216,6 +216,10 @@ class Dispatcher:
         """Every version that is served."""
         return self._functions.values()
 
+    def shares(self) -> dict[str, float]:
+        """Worker → the share of its time that interactive rows took in the last second or so."""
+        return self._core.shares(time.monotonic())
+
     def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(function, version) → rows and bytes that wait."""
         depth = self._core.queue_depth()

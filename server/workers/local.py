@@ -14,7 +14,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,22 +135,24 @@ class LocalPool:
         """See `WorkerPool.states`."""
         return tuple(self._states[index] for index in sorted(self._states))
 
-    def add(self) -> str:
+    def add(self, numbers: Iterable[int]) -> str:
         """See `ElasticPool.add`. Raises RuntimeError before the pool is started, and once it is closed."""
         if self._listener is None:
             raise RuntimeError("the pool does not run")
-        index = next(index for index in itertools.count() if index not in self._states)
+        index = next((number for number in numbers if number not in self._states), None)
+        if index is None:
+            raise ValueError("none of these numbers is free")
         self._states[index] = self._unborn(index)
         self._begin(index, self._listener)
         return self._states[index].name
 
     def retire(self, name: str) -> None:
         """See `ElasticPool.retire`."""
-        self._retired.add(self._index(name))
+        self._retired.add(self.number(name))
 
     def keep(self, name: str) -> None:
         """See `ElasticPool.keep`."""
-        index = self._index(name)
+        index = self.number(name)
         self._retired.discard(index)
         if self._listener is not None and self._lives[index].done():
             self._note(index, restarts=self._states[index].restarts + 1)
@@ -172,7 +174,8 @@ class LocalPool:
     def _unborn(self, index: int) -> WorkerStatus:
         return WorkerStatus(f"{self._prefix}{index}", "starting", None, 0, None, "")
 
-    def _index(self, name: str) -> int:
+    def number(self, name: str) -> int:
+        """See `ElasticPool.number`."""
         for index, state in self._states.items():
             if state.name == name:
                 return index

@@ -6,7 +6,7 @@ started and reached; local processes are the first, remote actors can be the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,8 +117,15 @@ class WorkerPool(Protocol):
 class ElasticPool(WorkerPool, Protocol):
     """A pool to which workers come, and from which they go, while it runs."""
 
-    def add(self) -> str:
-        """Begin to start one more worker, under the first name that is free; that name."""
+    def add(self, numbers: Iterable[int]) -> str:
+        """Begin to start one more worker, of the first of these numbers that is free; its name.
+
+        Raises ValueError if none is.
+        """
+        ...
+
+    def number(self, name: str) -> int:
+        """Of a worker. Raises KeyError for an unknown one."""
         ...
 
     def retire(self, name: str) -> None:

@@ -256,7 +256,9 @@ def test_one_worker_more_and_one_less_while_the_pool_runs() -> None:
     async def scenario() -> None:
         async with running("good") as (pool, listener):
             await until(lambda: listener.up)
-            assert pool.add() == "w1"
+            assert pool.add(range(2)) == "w1"
+            with pytest.raises(ValueError, match="free"):
+                pool.add(range(2))
             await until(lambda: len(listener.up) == 2)
             assert [state.name for state in pool.states()] == ["w0", "w1"]
             gone = next(state.pid for state in pool.states() if state.name == "w0")
@@ -265,14 +267,14 @@ def test_one_worker_more_and_one_less_while_the_pool_runs() -> None:
             assert not is_alive(gone)
             assert [worker.name for worker in listener.down] == ["w0"]
             assert only(pool).name == "w1"
-            assert pool.add() == "w0", "the first name that is free"
+            assert pool.add(range(2)) == "w0", "the first that is free"
             await until(lambda: len(listener.up) == 3)
             reply = await listener.up[2].call(Infer(0, ["m"], "text", [b"a"]))
             assert isinstance(reply, Answer)
             await pool.end("w0")
             await pool.end("w0")  # it is gone already
         with pytest.raises(RuntimeError):
-            pool.add()
+            pool.add(range(2))
 
     asyncio.run(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,10 +43,13 @@ class FakePool:
     def states(self) -> list[WorkerStatus]:
         return list(self.statuses.values())
 
-    def add(self) -> str:
-        name = next(name for name in (f"w{number}" for number in range(9)) if name not in self.statuses)
+    def add(self, numbers: Iterable[int]) -> str:
+        name = next(name for name in (f"w{number}" for number in numbers) if name not in self.statuses)
         self.statuses[name] = WorkerStatus(name, "starting", None, 0, None, "")
         return name
+
+    def number(self, name: str) -> int:
+        return int(name.removeprefix("w"))
 
     def retire(self, name: str) -> None:
         self.retired.add(name)
@@ -123,6 +126,7 @@ class Shop:
             dispatcher,
             self.training,
             WorkerBounds.of(bounds),
+            ["cpu"] * WorkerBounds.of(bounds).most,
             self.timeline,
             patience_s,
         )
@@ -188,6 +192,7 @@ def test_a_worker_leaves_once_its_models_are_elsewhere_and_its_rows_answered() -
         assert shop.state(a_at) == "leaving"
         assert a_at in shop.pool.retired
         assert a_at in shop.training.withdrawn
+        assert {place.worker for place in shop.residency.places()} == {"w0", "w1"}, "it is there yet"
         await settle()
         # Rows came for a of late: it is loaded where b is, for which none did.
         await until(lambda: shop.residency.resident()[b_at] == ["a/1"])

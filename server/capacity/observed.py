@@ -1,0 +1,221 @@
+"""The fleet as this server sees it: what capacity policies decide on, read from the live parts.
+
+A *function* of a policy is what the same variants may answer: a model version with those of its variants that
+served functions ask. An ensemble's members are functions of their own, each with the goal of the strictest
+served function that asks it. A variant on a kind of device is called `KEY@KIND`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from server.capacity.policy import (
+    Copy,
+    CopyState,
+    DeviceKind,
+    Fleet,
+    FunctionLoad,
+    Variant,
+    Worker,
+    WorkerState,
+)
+from server.capacity.prices import Price
+from server.capacity.workforce import Workforce
+from server.catalog.functions import Function, ModelVersion
+from server.catalog.latencies import Latencies
+from server.catalog.variants import base_of
+from server.observability.metrics import Metrics
+from server.placement.places import Place
+from server.placement.residency import Residency
+from server.serving.dispatcher import Dispatcher
+
+__all__ = ["FleetReader", "kind_of", "model_of"]
+
+_ROWS = (1, 4, 16, 64, 256)  # sizes of batches at which l̂ is read
+_FIRST_JOIN_S = 10.0  # what a worker takes to join, until one has
+_STATES: Mapping[str, WorkerState] = {"up": "ready", "leaving": "leaving"}
+
+
+def kind_of(device: str) -> str:
+    """The kind of a worker's device, as prices name it: `cuda` of `cuda:0`."""
+    return device.partition(":")[0]
+
+
+def model_of(variant: str) -> str:
+    """The key of the model that a variant of a fleet is."""
+    return variant.rpartition("@")[0]
+
+
+@dataclass(slots=True)
+class _Count:
+    """Rows since the start; they do not fall when a function goes that had counted some."""
+
+    seen: int = 0
+    total: int = 0
+
+    def at(self, seen: int) -> int:
+        """What there is in all, as so many are counted now."""
+        self.total += max(0, seen - self.seen)
+        self.seen = seen
+        return self.total
+
+
+class FleetReader:
+    """`memory_bytes(worker's capacity)`: what a worker may hold; 0 = no bound. prices: by device kind.
+
+    With no prices a worker costs 1 a second, and what it holds nothing.
+    """
+
+    def __init__(
+        self,
+        workforce: Workforce,
+        residency: Residency,
+        dispatcher: Dispatcher,
+        latencies: Latencies,
+        metrics: Metrics,
+        prices: Mapping[str, Price] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workforce = workforce
+        self._residency = residency
+        self._dispatcher = dispatcher
+        self._latencies = latencies
+        self._metrics = metrics
+        self._prices = prices
+        self._clock = clock
+        self._arrived: dict[str, _Count] = {}
+        self._late: dict[str, _Count] = {}
+        self._states: dict[str, tuple[str, float]] = {}  # worker → its state, and since when
+        self._models: dict[str, ModelVersion] = {}
+
+    def model(self, variant: str) -> ModelVersion | None:
+        """The model version that a variant of the last fleet is."""
+        return self._models.get(model_of(variant))
+
+    def read(self) -> Fleet:
+        """All that a policy sees, now."""
+        now_s = self._clock()
+        served = [one for one in self._dispatcher.served() if any(not each.endpoint for each in one.asked)]
+        by_name: dict[str, dict[str, Function]] = {}  # what variants share → functions that ask it
+        self._models = {}
+        for function in served:
+            for model in function.asked:
+                if not model.endpoint:
+                    self._models[model.key] = model
+                    by_name.setdefault(_function_of(model), {})[function.key] = function
+        workers = self._workers(now_s)
+        devices = self._devices(workers.values())
+        variants = {one.name: one for kind in devices for one in self._variants(kind, by_name)}
+        return Fleet(
+            now_s,
+            tuple(self._load(name, functions.values()) for name, functions in sorted(by_name.items())),
+            variants,
+            devices,
+            workers,
+            tuple(self._copies(workers, variants)),
+        )
+
+    def _load(self, name: str, functions: Collection[Function]) -> FunctionLoad:
+        groups = dict.fromkeys(function.asked for function in functions)
+        demand = self._dispatcher.demand()
+        stats = dict(self._metrics.items())
+        late = sum(
+            stats[key].over_goal_rows for each in functions if (key := (each.name, each.version)) in stats
+        )
+        return FunctionLoad(
+            name,
+            min(function.slo_ms for function in functions) / 1000,
+            self._arrived.setdefault(name, _Count()).at(sum(map(self._residency.came, groups))),
+            self._late.setdefault(name, _Count()).at(late),
+            sum(demand[group].rows - demand[group].fillers for group in groups if group in demand),
+        )
+
+    def _workers(self, now_s: float) -> dict[str, Worker]:
+        shares = self._dispatcher.shares()
+        places = {place.worker: place for place in self._residency.places()}
+        found = {}
+        for number, status in self._workforce.numbered():
+            state = _STATES.get(status.state, "joining")
+            before = self._states.get(status.name)
+            if before is None or before[0] != state:
+                self._states[status.name] = state, now_s
+            place = places.get(status.name)
+            found[status.name] = Worker(
+                status.name,
+                self._kind(number, place),
+                state,
+                0 if place is None else place.capacity_bytes,
+                min(1.0, shares.get(status.name, 0.0)),
+                self._states[status.name][1],
+                self._workforce.is_blocked(status.name),
+            )
+        self._states = {name: since for name, since in self._states.items() if name in found}
+        return found
+
+    def _kind(self, number: int, place: Place | None) -> str:
+        """Which device `auto` is, a worker says when it is up."""
+        named = self._workforce.kinds[number]
+        return kind_of(place.device) if named == "auto" and place is not None else named
+
+    def _devices(self, workers: Iterable[Worker]) -> dict[str, DeviceKind]:
+        """How many of each kind there may be; after one was given up for a while no more than there are."""
+        bounds, kinds = self._workforce.bounds, [worker.device for worker in workers]
+        known = kinds[0] if kinds else ""
+        there_may_be = [known if kind == "auto" and known else kind for kind in self._workforce.kinds]
+        found = {}
+        for kind in dict.fromkeys((*there_may_be, *kinds)):
+            most = kinds.count(kind) if self._workforce.pause_left_s else there_may_be.count(kind)
+            price = Price(per_hour=3600.0) if self._prices is None else self._prices[kind]
+            found[kind] = DeviceKind(
+                kind,
+                min(most, there_may_be[: bounds.least].count(kind)),
+                most,
+                self._workforce.join_s or _FIRST_JOIN_S,
+                0,
+                price.per_gb_s,
+                price.per_hour,
+                price.host_per_gb_s,
+            )
+        return found
+
+    def _variants(self, kind: str, by_name: Mapping[str, Mapping[str, Function]]) -> Iterable[Variant]:
+        for model in self._models.values():
+            functions = by_name[_function_of(model)].values()
+            most = max(function.max_batch for function in functions)
+            form = next(function.form for function in functions if model in function.asked)
+            latency_s = self._latencies.of_rows(model, form)
+            sizes = [rows for rows in _ROWS if rows < most] + [most]
+            yield Variant(
+                f"{model.key}@{kind}",
+                _function_of(model),
+                kind,
+                tuple((rows, latency_s(rows)) for rows in sizes),
+                self._residency.size_bytes(model),
+                self._residency.swap_s(model, kind),
+                accuracy=model.accuracy,
+            )
+
+    def _copies(self, workers: Mapping[str, Worker], variants: Mapping[str, Variant]) -> Iterable[Copy]:
+        for place in self._residency.places():
+            worker = workers.get(place.worker)
+            if worker is None:
+                continue
+            moving = place.moving
+            evicting = () if moving is None else moving.evicting
+            states: dict[str, CopyState] = dict.fromkeys(place.host, "warm")
+            for held in place.held:
+                states[held.model] = "leaving" if held.model in evicting else "ready"
+            if moving is not None and moving.loading:
+                states[moving.loading] = "loading"
+            for key, state in states.items():
+                name = f"{key}@{worker.device}"
+                if name in variants:
+                    ready_s = self._clock() + variants[name].load_s if state == "loading" else 0.0
+                    yield Copy(name, place.worker, state, ready_s)
+
+
+def _function_of(model: ModelVersion) -> str:
+    """What its variants share."""
+    return f"{base_of(model.name)}/{model.version}"
