@@ -8,7 +8,7 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ready test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean
+.PHONY: help demo demo-ready test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -106,6 +106,9 @@ bench-schedule: $(READY) ## Every batching policy in the simulator; the same cel
 
 bench-residency: $(READY) ## Which models a device holds: every placement policy in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.residency $(FLAGS)
+
+bench-capacity: $(READY) ## Workers and copies that follow the load: every capacity policy, simulated (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.capacity $(FLAGS)
 
 bench-decisions: $(READY) ## What a decision about residency costs, in the simulator
 	$(BIN)/python -m tests.benchmarks.residency_decisions $(FLAGS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from server.capacity.policies.forecast import Forecast
+from server.capacity.policies.infaas import Infaas
 from server.capacity.policies.static import Static
 from server.capacity.policy import MakePolicy, Policy
 from server.policy_names import named
@@ -14,6 +16,11 @@ __all__ = ["POLICIES", "policy_named"]
 POLICIES: Mapping[str, MakePolicy] = MappingProxyType(
     {
         "static": Static,
+        "replicate": lambda: Infaas("replicate", upgrades=False),
+        "infaas": Infaas,
+        "infaas-warm": lambda: Infaas("infaas-warm", keep_warm=True),
+        "forecast": Forecast,
+        "forecast-warm": lambda: Forecast("forecast-warm", keep_warm=True),
     }
 )
 
