@@ -16,6 +16,8 @@ from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.callback_errors import expected_callback_errors, no_callback_errors
+from tests.inference_server import InferenceServer
+from tests.server_forks import ServerForks
 from tests.side_by_side import (
     locked,
     pytest_collection_finish,
@@ -73,6 +75,15 @@ def batching_module_built_once(shared_folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pg_extension, "build_module", build)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_forked() -> Iterator[None]:
+    """Servers of tests begin with their imports done."""
+    InferenceServer.forks = forks = ServerForks()
+    yield
+    InferenceServer.forks = None
+    forks.close()
 
 
 @pytest.fixture(scope="session")

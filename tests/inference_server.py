@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ml_udf.client import Client
+from tests.server_forks import ForkedServer, ServerForks
 
 START_TIMEOUT_S = 60.0
 # For whoever asks the same rows again and looks at what computing them takes, or at who does it.
@@ -28,7 +29,10 @@ class InferenceServer:
 
     tree: a folder with another commit's code, which it runs instead of this one's.
     connect: of `Client`, how it is reached: the token, the files of TLS.
+    forked: it may be a fork of `forks`; not for who reads its command line.
     """
+
+    forks: ClassVar[ServerForks | None] = None  # of a run of tests; benchmarks measure whole processes
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class InferenceServer:
         flags: Sequence[str] = (),
         tree: Path | None = None,
         connect: Mapping[str, Any] | None = None,
+        forked: bool = True,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -45,7 +50,8 @@ class InferenceServer:
         self._connect = dict(connect or {})
         self._flags = [*flags, *(f"--media-root={root}" for root in media_roots)]
         self._log = (home / "server.log").open("ab")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = forked
+        self._process: subprocess.Popen[bytes] | ForkedServer | None = None
         self.port = 0
         self.start()
 
@@ -72,19 +78,8 @@ class InferenceServer:
         """Start it, on the port it had before if there was one, and wait until it is ready."""
         port_file = self.home / "port"
         port_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "server", "--host=127.0.0.1", f"--port={self.port}"]
-        command += [f"--home={self.home}", f"--port-file={port_file}", *self._flags]
-        environment = None
-        if self._tree is not None:  # no flag: a commit that keeps no answers would not know it
-            environment = {**os.environ, "PYTHONPATH": str(self._tree), "ML_UDF_ANSWER_CACHE_BYTES": "0"}
-        self._process = subprocess.Popen(
-            command,
-            stdout=self._log,
-            stderr=self._log,
-            stdin=subprocess.DEVNULL,
-            cwd=self._tree,
-            env=environment,
-        )
+        arguments = ["--host=127.0.0.1", f"--port={self.port}", f"--home={self.home}"]
+        self._process = self._spawn([*arguments, f"--port-file={port_file}", *self._flags])
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not port_file.exists():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
@@ -92,6 +87,23 @@ class InferenceServer:
                 raise RuntimeError(f"the server did not start:\n{self.log[-4000:]}")
             time.sleep(0.02)
         self.port = int(port_file.read_text())
+
+    def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes] | ForkedServer:
+        environment = None
+        if self._tree is not None:  # no flag: a commit that keeps no answers would not know it
+            environment = {**os.environ, "PYTHONPATH": str(self._tree), "ML_UDF_ANSWER_CACHE_BYTES": "0"}
+        elif self.forks is not None and self._forked:
+            forked = self.forks.spawn(arguments, self._log)
+            if forked is not None:
+                return forked
+        return subprocess.Popen(
+            [sys.executable, "-m", "server", *arguments],
+            stdout=self._log,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+            cwd=self._tree,
+            env=environment,
+        )
 
     def client(self) -> contextlib.closing[Client]:
         """One of its own, for a `with` block."""
@@ -182,9 +194,12 @@ def inference_server(
     flags: Sequence[str] = (),
     tree: Path | None = None,
     connect: Mapping[str, Any] | None = None,
+    forked: bool = True,
 ) -> Iterator[InferenceServer]:
     """A server for the length of a `with` block."""
-    server = InferenceServer(home, media_roots=media_roots, flags=flags, tree=tree, connect=connect)
+    server = InferenceServer(
+        home, media_roots=media_roots, flags=flags, tree=tree, connect=connect, forked=forked
+    )
     try:
         yield server
     finally:

@@ -91,6 +91,13 @@ class Listener(uvicorn.Server):
         self._connections: Connections | None = None
         self._warning: asyncio.TimerHandle | None = None
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen until told to stop; what is left then can be collected."""
+        try:
+            super().run(sockets)
+        finally:
+            gc.unfreeze()  # else what modules hold stays when Python ends, which libraries tell as a leak
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so: one line on standard output, and the port's file."""
         loop = self._loop = asyncio.get_running_loop()

@@ -172,6 +172,7 @@ def test_sigterm_lets_requests_finish_and_takes_no_new_ones(house: InferenceServ
     thread.join(30)
     assert replies[0].json()["outputs"][0]["data"] == labels_of("x")
     assert house.wait() == 0
+    assert "leaked" not in house.log, "libraries tell of what is left when Python ends"
     for pid in workers:
         assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(ConnectionRefusedError):

@@ -57,7 +57,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = tmp_path_factory.mktemp("tokens")
-    with inference_server(made / "home") as server:
+    with inference_server(made / "home", forked=False) as server:
         server.deploy(hashing_model(made, "text_hash"), "udf_text")
         yield Site(server)
 

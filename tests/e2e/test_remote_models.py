@@ -68,7 +68,7 @@ def server(
     key_file.write_text(KEY)
     key_file.chmod(0o600)
     allowed = [f"--allow-remote={far.url}={key_file}", f"--allow-remote={other.url}"]
-    with inference_server(folder / "home", flags=allowed) as running:
+    with inference_server(folder / "home", flags=allowed, forked=False) as running:
         running.deploy(oip_model(folder, far.url), "udf_far")
         running.deploy(openai_model(folder, far.url), "udf_chat")
         running.deploy(hashing_model(folder, "here"))
