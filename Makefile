@@ -8,7 +8,7 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ready test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean
+.PHONY: help demo demo-ready test test-ready test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -23,8 +23,12 @@ demo-ready: $(DEMO_READY) postgres
 
 # Modules are compiled once, and not again by each process that a test starts.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(READY) packages foreign lint ## All tests, on PostgreSQL clusters of their own, in three processes (PROCESSES=…)
+test: ## All tests, on PostgreSQL clusters of their own, in three processes (PROCESSES=…)
+	@$(MAKE) --no-print-directory --jobs=3 test-ready
 	$(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile
+
+# What pip and apt bring comes while the code is looked over.
+test-ready: $(READY) packages foreign lint
 
 test-security: $(READY) packages ## What attackers would try, one by one (a part of `make test`)
 	$(BIN)/python -m pytest -m security
@@ -201,7 +205,7 @@ foreign: .build/mlserver/.ready .build/triton/.tried
 	touch $@
 
 # Its Python stub runs under Debian's own Python. Where it cannot be installed, its tests say so.
-.build/triton/.tried:
+.build/triton/.tried: | $(BIN)/python
 	mkdir -p .build/triton
 	-/usr/bin/python3.11 -m venv --without-pip .build/triton && $(BIN)/python -m pip --python .build/triton/bin/python \
 	  install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0
