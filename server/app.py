@@ -49,6 +49,7 @@ from server.catalog.functions import Function
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.catalog.variants import Variants
+from server.catalog.wishes import held_out_of
 from server.dashboard import pages
 from server.dashboard.confusions import Confusions
 from server.dashboard.dashboard import Dashboard
@@ -119,6 +120,7 @@ from server.serving.proxies import Proxies
 from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
+from server.serving.wishes import Wishes
 from server.settings import Settings, WorkerBounds, is_loopback
 from server.storage import StartError, Storage, open_storage
 from server.store.audit import AuditRepository
@@ -421,6 +423,19 @@ async def _running(
         )
         allowed = AllowedEndpoints(settings.allow_remote, allow_plain=settings.allow_remote_plain)
         remote = RemoteModels(dispatcher, remote_pool, allowed, supervisor.tasks())
+        of_registry = VariantRepository(storage.engine)
+        variants = Variants(await asyncio.to_thread(of_registry.all))
+        trained = TrainingRepository(storage.engine)
+        wishes = Wishes(
+            dispatcher,
+            latencies,
+            residency.swap_s,
+            residency.spread,
+            metrics,
+            supervisor.tasks(),
+            held_out=lambda model: held_out_of(model, variants),
+            measured=lambda: variants.epoch,
+        )
         publisher = Publisher(
             storage.repository,
             storage.artifacts,
@@ -434,10 +449,11 @@ async def _running(
             remote=remote,
             ownership=ownership,
             proxies=Proxies(dispatcher, catalog, latencies.of_rows),
+            wishes=wishes,
+            dataset_of=lambda model: trained.dataset_of(model.job, model.snapshot) if model.job else None,
+            view_of_owner=functools.partial(view_of_owner, access.tokens, things),
         )
         await publisher.restore()
-        of_registry = VariantRepository(storage.engine)
-        variants = Variants(await asyncio.to_thread(of_registry.all))
         pool: ElasticPool = LocalPool(
             settings.workers.least,
             functools.partial(_worker_command, settings),
@@ -464,7 +480,6 @@ async def _running(
             supervisor.tasks(),
         )
         stack.push_async_callback(workforce.close)
-        trained = TrainingRepository(storage.engine)
         folder = settings.home / "training"
         taken = Datasets(
             folder / "datasets",
@@ -494,6 +509,7 @@ async def _running(
         audit.start()
         await jobs.restore()
         await pool.start(trainers)
+        publisher.follow_wishes()
         remote.start()
         housekeeping.start()
         learned_state = LearnedState(
@@ -537,7 +553,7 @@ async def _running(
                 stack.push_async_callback(kept_file.close)
                 kept_file.start()
         pipelines = PipelineCalls(
-            dispatcher, cached, Cropper(dispatcher.workers), latencies.of_rows, supervisor.tasks()
+            dispatcher, cached, Cropper(dispatcher.workers), latencies.of_rows, supervisor.tasks(), wishes
         )
         stack.push_async_callback(pipelines.close)
         bulk = BulkCalls(BulkControlRepository(storage.engine), supervisor.tasks())
@@ -553,6 +569,7 @@ async def _running(
             cached,
             pipelines,
             bulk,
+            wishes,
         )
         selections = Selections(dispatcher, latencies.of_rows, functools.partial(_by_proxy, metrics))
         read = functools.partial(_reading, metrics, dispatcher, residency)
@@ -582,6 +599,7 @@ async def _running(
             ownership=ownership,
             catalog=catalog,
             variants=variants,
+            wishes=wishes,
             publisher=publisher,
             dispatcher=dispatcher,
             residency=residency,

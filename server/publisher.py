@@ -10,10 +10,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.access.caller import Kind
 from server.access.ownership import Ownership
 from server.access.seen_catalog import SeenCatalog
 from server.access.view import WHOLE, View
@@ -21,16 +25,20 @@ from server.catalog.cascade_spec import cascade_asked, found_form
 from server.catalog.catalog import Catalog, Models
 from server.catalog.function_spec import file_form, function_of, members_named, spec_from
 from server.catalog.functions import Function, ModelVersion
+from server.catalog.jobs import unknown_dataset
 from server.catalog.pipeline_spec import is_pipeline, pipeline_function, pipeline_spec
 from server.catalog.stages import Stages
 from server.catalog.variants import base_of, is_variant
+from server.catalog.wants import Wants, wants_from
+from server.catalog.wishes import candidates_for
 from server.ensemble.fit import Fit
-from server.errors import BadOption, Overloaded, UnknownFunction, VersionGone
+from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction, VersionGone
 from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
 from server.serving.learned_state import with_feedback
 from server.serving.proxies import Proxies, RowsFor
+from server.serving.wishes import Wishes
 from server.store.artifacts import Artifacts
 from server.store.backbones import check_backbone
 from server.store.manifest import check_name, model_from_manifest
@@ -59,8 +67,19 @@ class Publisher:
         remote: RemoteModels | None = None,
         ownership: Ownership | None = None,
         proxies: Proxies | None = None,
+        wishes: Wishes | None = None,
+        dataset_of: Callable[[ModelVersion], str | None] = lambda model: None,
+        view_of_owner: Callable[[Kind, str], View] = lambda kind, name: WHOLE,
     ) -> None:
+        """wishes: decides who answers functions by wish. dataset_of: on which a model was trained, if that is
+        known; blocking. view_of_owner: of whose a thing is; raises `Forbidden` where their token counts no
+        more.
+        """
         self._proxies = proxies
+        self._wishes = wishes
+        self._dataset_of = dataset_of
+        self._view_of_owner = view_of_owner
+        self._models_came = asyncio.Event()
         self._repository = repository
         self._artifacts = artifacts
         self._catalog = catalog
@@ -189,6 +208,7 @@ class Publisher:
                 self._dispatcher.remove(function)
             await self._residency.unload({model.key})
             await asyncio.to_thread(self._artifacts.remove_model, model.directory, None)
+            self._models_came.set()  # of other candidates, one is gone
             log.info("variant removed model=%s", model.key)
 
     def check_may_deploy(self, name: str, view: View) -> None:
@@ -225,7 +245,15 @@ class Publisher:
                 exists = self._catalog.is_function(name) or self._catalog.is_model(name)
                 async with self._ownership.making(view, "function", name, exists=exists):
                     return await self._deploy_pipeline(name, spec)
-            spec = spec_from(name, body, seen)
+            wants = wants_from(name, body.get("wants"))
+            candidates: tuple[ModelVersion, ...] = ()
+            if wants is not None:
+                # Of one that is there its owner's models, whoever deploys it: it follows what they see.
+                owned = self._catalog.is_function(name)
+                candidates = await self._candidates(
+                    name, wants, self._view_of_owner("function", name) if owned else view
+                )
+            spec = spec_from(name, body, seen, candidates)
             if found is not None:
                 spec = {**spec, "cascade_found": dict(found)}
             exists = self._catalog.is_function(name) or self._catalog.is_model(name)
@@ -242,6 +270,8 @@ class Publisher:
                     f"function {name}: the policy {policy!r} is an import path, which runs code; "
                     "start the server with --allow-import to permit it"
                 )
+        if draft.wants is not None:
+            spec = await self._with_first(draft, spec)
         fit = fit or self._fit_before(draft)
         draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
         self._dispatcher.check(draft)
@@ -335,10 +365,86 @@ class Publisher:
         """These have left the catalog; what is a stage yet is served on."""
         for function in self._stages.let_go(functions):
             self._dispatcher.remove(function)
+            if self._wishes is not None:
+                self._wishes.forget(function)
 
     async def close(self) -> None:
         """Stop what runs in the background."""
         await self._tasks.close()
+
+    # ── functions by wish ───────────────────────────────────────────────────────────────────────────────
+
+    def follow_wishes(self) -> None:
+        """From now on a model that comes is a candidate of each wish that it fits."""
+        self._models_came.set()  # some may have come while no server ran
+        self._tasks.always("wishes", self._follow_wishes)
+
+    async def _follow_wishes(self) -> None:
+        while True:
+            await self._models_came.wait()
+            self._models_came.clear()
+            for served in self._catalog.functions():
+                if served[-1].wants is not None:
+                    await self._renew(served[-1].name)
+
+    async def _renew(self, name: str) -> None:
+        """Deploy a function by wish anew if other models than before could answer it."""
+        async with self._one_at_a_time:
+            if not self._catalog.is_function(name):
+                return
+            function = self._catalog.versions(name)[-1]
+            if function.wants is None:
+                return
+            try:
+                found = await self._candidates(name, function.wants, self._view_of_owner("function", name))
+                if {model.key for model in found} == set(function.named):
+                    return
+                spec = (await asyncio.to_thread(self._repository.deployments, name, 1))[0].spec
+                spec = {**spec, "candidates": [model.key for model in found]}
+                draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
+                spec = await self._with_first(draft, spec)
+                if set(spec["candidates"]) != set(function.named):  # a newcomer may not be loadable
+                    await self._deploy(name, spec, None, None)
+            except (ServiceError, SQLAlchemyError, OSError) as error:
+                log.warning("wish not renewed function=%s reason=%r", name, str(error))
+
+    async def _candidates(self, name: str, wants: Wants, view: View) -> tuple[ModelVersion, ...]:
+        """The models that a caller sees and that could answer. Raises `BadOption`, `UnknownFunction`."""
+        seen = SeenCatalog(self._catalog, view)
+        if wants.dataset is not None and not view.sees("dataset", wants.dataset):
+            raise unknown_dataset(wants.dataset)
+        alike = None
+        if wants.purpose is not None:
+            alike = seen.versions(wants.purpose)[-1].members[0]
+        models = seen.models()
+        known: Mapping[str, str | None] = {}
+        if wants.dataset is not None:
+            known = await asyncio.to_thread(lambda: {each.key: self._dataset_of(each) for each in models})
+        return candidates_for(name, wants, models, lambda model: known.get(model.key), alike)
+
+    async def _with_first(self, draft: Function, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The specification, its candidates as far as they can be loaded, the one that answers at rest first.
+
+        Raises `BadOption` with the nearest that can be had where none keeps what is wished.
+        """
+        assert self._wishes is not None, "only a server that decides on wishes takes them"
+        fine: list[ModelVersion] = []
+        for model in draft.candidates:
+            try:
+                if not self._wishes.is_measured(model):
+                    await self._load((model,))
+                fine.append(model)
+            except BadOption as error:
+                if len(draft.candidates) == 1:
+                    raise
+                log.warning(
+                    "no candidate function=%s model=%s reason=%r", draft.name, model.key, error.message
+                )
+        if not fine:
+            raise BadOption(f"function {draft.name}: none of {members_named(draft.candidates)} can be loaded")
+        first = self._wishes.at_rest(replace(draft, candidates=tuple(fine), members=(fine[0],))).chosen
+        ordered = sorted((model.key for model in fine), key=lambda key: (key != first, key))
+        return {**spec, "candidates": ordered}
 
     def _permitted(self, name: str, version: int, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A deployment's specification without the import paths that this server may not run.
@@ -463,6 +569,7 @@ class Publisher:
         self._dispatcher.configure(self._catalog.add_model(model))
         if self._remote is not None:
             self._remote.serve((model,))
+        self._models_came.set()
         log.info("model registered model=%s task=%s accuracy=%.4f", model.key, model.task, model.accuracy)
         if not is_variant(model.name):
             self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")

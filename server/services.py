@@ -37,6 +37,7 @@ from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.serving.pipelines.calls import PipelineCalls
 from server.serving.prediction_ids import PredictionIds
+from server.serving.wishes import Wishes
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
 from server.training.drift import Drift
@@ -56,6 +57,7 @@ class Services:
     ownership: Ownership
     catalog: Catalog
     variants: Variants
+    wishes: Wishes
     publisher: Publisher
     dispatcher: Dispatcher
     residency: Residency

@@ -105,6 +105,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/capacity"): Rule("read"),
     ("GET", "/v1/residency"): Rule("read"),
     ("GET", "/v1/deployments"): Rule("read"),
+    ("GET", "/v1/decisions"): Rule("read"),
     ("GET", "/v1/functions"): Rule("use"),
     ("GET", "/v1/functions/{name}"): Rule("use"),
     ("PUT", "/v1/functions/{name}"): Rule("deploy"),

@@ -6,7 +6,8 @@ of its models; the registry keeps it, and `function_of` reads it back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from server.catalog.cascade_spec import cascade_asked, check_cascade, proxy_of, refused, shown
 from server.catalog.catalog import Models
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion, Proxy
+from server.catalog.wants import Wants, wants_from
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
 from server.ensemble.by_plan import members_asked, richest_plan
@@ -54,25 +56,35 @@ _FIELDS = {
     "late_members",
     "answer_cache",
     "cascade",
+    "wants",
 }
 # Found when it is deployed; in the body where that is an older specification.
-_PINNED = {"features", "cascade_found"}
+_PINNED = {"features", "cascade_found", "candidates"}
+# What is said of several members, or of one by its name: of a function by wish, whoever answers it is alone.
+_OF_MODELS = ("models", "select", "combine", "actor", "cascade", "thresholds", "late_members")
 _BY_DEFAULT = "value"  # selects members where nothing else is said, and evidence is there
 _BY_SUBSET = ("value", "gear", "slackfit", "async")  # need not know how sure an answer is
 _MAX_MEMBERS = 32
 _MAX_BATCH = 65_536
 
 
-def spec_from(name: str, body: Mapping[str, Any], catalog: Models) -> dict[str, Any]:
+def spec_from(
+    name: str,
+    body: Mapping[str, Any],
+    catalog: Models,
+    candidates: Sequence[ModelVersion] = (),
+) -> dict[str, Any]:
     """The specification that a PUT asks for, its models' versions pinned.
 
-    Raises `BadOption`, `UnknownFunction`.
+    candidates: of a function by wish. Raises `BadOption`, `UnknownFunction`.
     """
     unknown = sorted(set(body) - _FIELDS - _PINNED)
     if unknown:
         raise BadOption(
             f"function {name}: unknown field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}"
         )
+    if (wants := wants_from(name, body.get("wants"))) is not None:
+        return _wished(name, body, wants, candidates)
     models = body.get("models")
     if not isinstance(models, list) or not 1 <= len(models) <= _MAX_MEMBERS:
         raise BadOption(f"function {name}: 'models' must be a list of 1 to {_MAX_MEMBERS} models")
@@ -84,6 +96,28 @@ def spec_from(name: str, body: Mapping[str, Any], catalog: Models) -> dict[str, 
         name, told.pop("cascade", None), lambda model: _proxy_named(name, model, catalog).key
     )
     return {**told, "models": pinned, **({} if cascade is None else {"cascade": cascade.to_json()})}
+
+
+def _wished(
+    name: str, body: Mapping[str, Any], wants: Wants, candidates: Sequence[ModelVersion]
+) -> dict[str, Any]:
+    """The specification of a function by wish."""
+    for field in _OF_MODELS:
+        if body.get(field) is not None:
+            raise BadOption(
+                f"function {name}: {field!r} is said of models that are named, and 'wants' names none; leave "
+                "one of the two out"
+            )
+    if wants.slo_ms is not None and body.get("slo_ms") not in (None, wants.slo_ms):
+        raise BadOption(f"function {name}: 'slo_ms' is said twice, and 'wants' says {wants.slo_ms:g}")
+    told = {field: value for field, value in body.items() if value is not None and field in _FIELDS}
+    slo = {} if wants.slo_ms is None else {"slo_ms": wants.slo_ms}
+    return {
+        **told,
+        **slo,
+        "wants": wants.to_json(),
+        "candidates": [model.key for model in candidates],
+    }
 
 
 def function_of(
@@ -102,6 +136,9 @@ def function_of(
     Raises `BadOption`, `UnknownFunction`.
     """
     given = {**defaults, **spec}
+    wants = wants_from(name, given.get("wants"))
+    if wants is not None:
+        return _by_wish(name, version, given, defaults, catalog, wants)
     models = [_model_named(key, catalog) for key in given["models"]]
     _check_alike(name, models)
     try:
@@ -113,7 +150,6 @@ def function_of(
     select, members = _select(name, members, given, fit, is_draft=is_draft)
     task = _task(given.get("task"), name, members)
     proxy, cascade = _cascade(name, given, members, task, catalog)
-    max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
     function = Function(
         name=name,
         version=version,
@@ -125,20 +161,66 @@ def function_of(
         actor=_actor(name, given, len(members)),
         fit=fit,
         select=select if proxy is None else "cascade",
+        thresholds=_thresholds(given.get("thresholds"), name, task, members[0].classes),
+        late_members=_late_members(given.get("late_members", "wait"), name),
+        named=tuple(model.key for model in models),
+        proxy=proxy,
+        cascade=cascade,
+    )
+    return _with_options(function, given, defaults)
+
+
+def _by_wish(
+    name: str,
+    version: int,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    catalog: Models,
+    wants: Wants,
+) -> Function:
+    """The function that a wish describes, as its first candidate answers it."""
+    candidates = tuple(_those_left(given["candidates"], catalog))
+    if not candidates:
+        raise BadOption(f"function {name}: none of {', '.join(given['candidates'])} is here any more")
+    first = candidates[0]
+    _check_alike(name, candidates)
+    task = _task(given.get("task"), name, candidates)
+    function = Function(
+        name=name,
+        version=version,
+        members=(first,),
+        form=first.input.form,
+        asked_task="" if task.name == first.task else task.name,
+        combine=_combine(None, name, task),
+        named=tuple(model.key for model in candidates),
+        wants=wants,
+        candidates=candidates,
+    )
+    return _with_options(function, given, defaults)
+
+
+def _those_left(keys: Sequence[str], catalog: Models) -> Iterator[ModelVersion]:
+    """A variant may have been removed since: the others can do without it."""
+    for key in keys:
+        with contextlib.suppress(UnknownFunction):
+            yield _model_named(key, catalog)
+
+
+def _with_options(function: Function, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Function:
+    """The function, with what is said of it whichever models it has. Raises `BadOption`."""
+    name, task = function.name, function.task
+    max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
+    function = replace(
+        function,
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
-        thresholds=_thresholds(given.get("thresholds"), name, task, members[0].classes),
         slo_ms=_number(given, name, "slo_ms", 0.001, 86_400_000.0),
         max_batch=max_batch,
         batch_sizes=_batch_sizes(given.get("batch_sizes"), max_batch, name),
         policy=str(given["policy"]),
         policy_options=_options(given.get("policy_options", {}), name),
-        late_members=_late_members(given.get("late_members", "wait"), name),
         media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
         answer_cache=_answer_cache(given.get("answer_cache"), name),
-        named=tuple(model.key for model in models),
-        proxy=proxy,
-        cascade=cascade,
     )
     if task.confidence is None and (function.min_confidence or function.default is not None):
         raise BadOption(
@@ -179,6 +261,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "combine": function.combine,
         "fitted": None if function.fit is None else _fitted(function, function.fit),
         "cascade": function.cascade,
+        "wants": None if function.wants is None else function.wants.to_json(),
         "members": [
             {"model": model.name, "version": model.version, "accuracy": model.accuracy}
             for model in function.members
@@ -197,7 +280,8 @@ def deployed_form(function: Function) -> dict[str, Any]:
 def file_form(function: Function) -> dict[str, Any]:
     """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
     told = deployed_form(function)
-    del told["answer_cache"], told["cascade"]  # nobody else asks there, and all members answer
+    # Nobody else asks there, all members answer, and of a wish the candidate that does at rest.
+    del told["answer_cache"], told["cascade"], told["wants"]
     del told["pipeline"], told["goal_split"]
     if function.pipeline is not None:  # with its stages in the versions that it has
         crop = function.pipeline.crop

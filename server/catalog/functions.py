@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,6 +18,7 @@ from gpu_worker.model_files.preprocess import PLAIN, Preprocess
 from gpu_worker.tasks import ColumnSpec, Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_of
 from server.catalog.pipeline import Pipeline
+from server.catalog.wants import Wants
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
 from server.ensemble.error_weights import error_weights
@@ -112,6 +113,8 @@ class ModelVersion:
     endpoint: str = ""  # the URL of a model behind another server
     backbone: Backbone | None = None  # the model that it stands on, of a head
     concurrency: int = 0  # requests that this takes at a time
+    job: int = 0  # that trained it; 0 = none that its manifest names
+    snapshot: str = ""  # of a dataset, the rows that it was trained on
     key: str = field(init=False, repr=False, compare=False)  # its name on the workers
 
     def __post_init__(self) -> None:
@@ -180,6 +183,9 @@ class Function:
     cascade: Mapping[str, Any] | None = field(default=None, hash=False)  # what was asked, and came of it
     # Of functions; its `members` are all their models then, those of the first stage first.
     pipeline: Pipeline | None = field(default=None, hash=False)
+    wants: Wants | None = None  # what is wished of whichever model answers
+    candidates: tuple[ModelVersion, ...] = ()  # that may answer it, the one that does at rest first
+    is_candidate: bool = False  # it is the function as another candidate than the first answers it
     # What follows from the others, found once: each is read several times a row.
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
@@ -194,6 +200,8 @@ class Function:
         set_field = partial(object.__setattr__, self)
         # With its version: rows of different versions never share a batch.
         set_field("key", f"{self.name}@{self.version}")
+        if self.is_candidate:
+            set_field("key", f"{self.name}@{self.version}:{self.members[0].key}")
         made_of = self.pipeline
         if made_of is None:
             set_field("task", task_named(self.asked_task or self.members[0].task))
@@ -221,6 +229,11 @@ class Function:
         set_field("rule", rule)
         by_policy = is_policy(self.select) and len(self.members) > 1
         set_field("follows_plans", by_policy or proxy is not None)
+
+    def by(self, candidate: ModelVersion) -> Function:
+        """The function as that one of its candidates answers it."""
+        is_other = candidate != self.candidates[0]
+        return replace(self, members=(candidate,), is_candidate=is_other, feedback=None, refit=None)
 
     def _applied_thresholds(self) -> tuple[float, ...]:
         """Those that its answers are held against, once its members have answered by their own."""
@@ -355,7 +368,8 @@ class Function:
             return taken if self.pipeline.crop is None else tuple(form for form in taken if form != "tensor")
         forms = forms_of(self.task.name, self.form)
         first = self.members[0].input
-        same_pixels = first.row_bytes > 0 and all(m.input.pixels == first.pixels for m in self.asked)
+        models = self.candidates or self.asked
+        same_pixels = first.row_bytes > 0 and all(m.input.pixels == first.pixels for m in models)
         return forms if same_pixels else tuple(form for form in forms if form != "tensor")
 
     def row_shape(self, form: Form) -> tuple[int, ...]:

@@ -157,6 +157,11 @@ class Exposition(Collector):
                 "Rows that a proxy answered in place of the full function",
                 lambda s: s.proxy_rows,
             ),
+            (
+                "degraded_rows",
+                "Rows asked while no model kept all that was wished",
+                lambda s: s.degraded_rows,
+            ),
             ("resident_hits", "Rows that came while their models were resident", lambda s: s.resident_rows),
             ("resident_misses", "Rows that came while a model of theirs was not", lambda s: s.absent_rows),
             ("cache_hits", "Rows answered by what was kept", lambda s: s.cache.hits),

@@ -40,8 +40,9 @@ from server.serving.prediction_ids import PredictionIds, ids_of
 __all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
 
 # Beside the columns of the function's task, of each row: the members that answered it, how often such answers
-# are right, the seconds of a device that they take for a row, and by what a label may be given for it later.
-OWN_OUTPUTS = ("error", "answered_by", "expected_accuracy", "device_seconds", "prediction")
+# are right, the seconds of a device that they take for a row, by what a label may be given for it later, and,
+# of a function by wish, why it was these members.
+OWN_OUTPUTS = ("error", "answered_by", "expected_accuracy", "device_seconds", "prediction", "decision")
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _OWN_PARAMETERS = {
     "ml_udf_deadline_ms",
@@ -214,7 +215,7 @@ class Codec:
         Rows that follow plans keep the limits by themselves: their goal is their own, the plan asks nobody
         who cannot keep it, and is never poorer than their accuracy.
         """
-        if limits == Limits():
+        if limits == Limits() or function.wants is not None:  # then they choose the model
             return None
         if function.pipeline is not None:
             if limits.min_accuracy is None:
@@ -267,11 +268,16 @@ class Codec:
         return least is None or (followed is not None and least <= followed.plans[0].accuracy)
 
     def response_of(
-        self, reply: Reply, request: InferRequest, hidden: Mapping[str, str] = MappingProxyType({})
+        self,
+        reply: Reply,
+        request: InferRequest,
+        hidden: Mapping[str, str] = MappingProxyType({}),
+        decision: str = "",
     ) -> InferResponse:
         """The response to a call. Raises `BadInput` for a row's error if `error` was not asked for.
 
-        hidden: names of members that its caller does not see → what they are called instead.
+        hidden: names of members that its caller does not see → what they are called instead. decision: which
+        model was chosen for the call, and why.
         """
         names = [output.name for output in request.outputs] or reply.function.task.default_outputs
         if reply.errors and "error" not in names:
@@ -288,7 +294,12 @@ class Codec:
             model_name=reply.function.name,
             model_version=str(reply.function.version),
             id=request.id,
-            outputs=[self._output(name, reply, request, hidden) for name in names],
+            outputs=[
+                _same_text(name, masked_text(decision, hidden), reply.rows)
+                if name == "decision"
+                else self._output(name, reply, request, hidden)
+                for name in names
+            ],
             parameters={"ml_udf_cached_rows": reply.cached} if reply.cached else {},
         )
 
@@ -395,6 +406,11 @@ def _output(name: str, reply: Reply, hidden: Mapping[str, str]) -> Tensor:
         for row in reply.defaulted:
             column[row] = b"default"
     return Tensor(name, "BYTES", (rows,), column)
+
+
+def _same_text(name: str, text: str, rows: int) -> Tensor:
+    """The same text for all rows."""
+    return Tensor(name, "BYTES", (rows,), [text.encode()] * rows)
 
 
 def _numbers(name: str, values: Sequence[float]) -> Tensor:

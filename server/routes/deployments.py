@@ -1,4 +1,6 @@
-"""`/v1/deployments`: which versions of functions are served, and what became of their rows."""
+"""`/v1/deployments`, `/v1/decisions`: which versions of functions are served, what became of their rows, and
+which models were chosen for those of functions by wish.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from server.access.masking import masked_text
+from server.access.masking import masked, masked_text
 from server.catalog.functions import Function
 from server.http.replies import json_reply
 from server.observability.stats import FunctionStats
 from server.services import SeenOf, ServicesOf
+from server.serving.wishes import Decided
 
 __all__ = ["router"]
 
@@ -33,6 +36,23 @@ def list_deployments(services: ServicesOf, seen: SeenOf) -> Response:
                 }
             )
     return json_reply({"deployments": told})
+
+
+@router.get("/v1/decisions")
+def list_decisions(services: ServicesOf, seen: SeenOf, function: str = "") -> Response:
+    """What was decided last for each goal of each function by wish. function: of that alone."""
+    if function:
+        seen.check_function(function)
+    told = []
+    for served in seen.functions():
+        if function in ("", served[-1].name):
+            hidden = seen.hidden_members(served[-1])
+            told += [masked(_decision(one), hidden) for one in services.wishes.decided(served[-1])]
+    return json_reply({"decisions": told})
+
+
+def _decision(one: Decided) -> dict[str, Any]:
+    return {**one.told(), "since": datetime.fromtimestamp(one.since, UTC).isoformat()}
 
 
 def _deployment(function: Function, stats: FunctionStats) -> dict[str, Any]:

@@ -51,7 +51,7 @@ _INLINE_BYTES = 256 << 10  # read or written on the event loop: some millisecond
 _INLINE_ROWS = 4096
 _ID_COSTS_ROWS = 32  # what a prediction's id takes to write, of rows without one
 _JSON_BYTES = 1 << 20  # more of it is read and written by another process
-_NAMING = ("answered_by", "error")  # outputs that may name members
+_NAMING = ("answered_by", "error", "decision")  # outputs that may name members
 _MOVES = 8  # times that a request follows its function from version to version
 _BULK_S = 1.0  # the goal by which bulk requests stand in line
 _SAID = re.compile(rb'"(ml_udf_deadline_ms|timeout|ml_udf_slo_ms)": ?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*[,}]')
@@ -183,7 +183,7 @@ class InferRoute:
         assert asked.request is not None
         call = self._codec.call_of(asked.function, asked.request, asked.whole.came_s, asked.whole.caller)
         if not call.rows:
-            asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request, {}))
+            asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked, {}))
             return None
         if call.row_class == "bulk":
             said = asked.whole.headers.get(b"ml-udf-job")
@@ -209,7 +209,7 @@ class InferRoute:
             if rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return
-            body, headers = _encoded(self._codec, reply, asked.request, self._to_hide(asked))
+            body, headers = _encoded(self._codec, reply, asked, self._to_hide(asked))
         except Exception as exc:
             self._fail(asked, exc)
         else:
@@ -237,7 +237,9 @@ class InferRoute:
         request = asked.request
         assert request is not None
         try:
-            response = await asyncio.to_thread(self._codec.response_of, reply, request, self._to_hide(asked))
+            response = await asyncio.to_thread(
+                self._codec.response_of, reply, request, self._to_hide(asked), asked.decision
+            )
             nbytes = sum(column.nbytes for column in reply.columns.values())
             if nbytes <= _JSON_BYTES or all(request.wants_binary(tensor.name) for tensor in response.outputs):
                 body, headers = await asyncio.to_thread(encode_response, response, request)
@@ -291,6 +293,11 @@ class _Asked:
     gone: bool = False
     moves: int = 0
 
+    @property
+    def decision(self) -> str:
+        """Which model was chosen for it, and why."""
+        return "" if self.pending is None else self.pending.call.decision
+
     def leave(self) -> None:
         """Its client has gone."""
         self.gone = True
@@ -299,9 +306,10 @@ class _Asked:
 
 
 def _encoded(
-    codec: Codec, reply: Reply, request: InferRequest, hidden: Mapping[str, str]
+    codec: Codec, reply: Reply, asked: _Asked, hidden: Mapping[str, str]
 ) -> tuple[bytes, dict[str, str]]:
-    return encode_response(codec.response_of(reply, request, hidden), request)
+    assert asked.request is not None
+    return encode_response(codec.response_of(reply, asked.request, hidden, asked.decision), asked.request)
 
 
 def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:

@@ -333,6 +333,21 @@ class Scheduler:
             found[lane.key[0]] = one if other is None else other.with_others(one, most_dues)
         return found
 
+    def backlog_s(self, now_s: float) -> dict[str, float]:
+        """By worker, how long an interactive row that came now would wait there, as far as that is known.
+
+        What was sent, and its part of the interactive rows that wait, in full batches: the workers that can
+        run them share them evenly.
+        """
+        workers = self._workers.values()
+        found = {worker.name: worker.starts_at_s(now_s) - now_s for worker in workers}
+        for lane in self._queues.lanes:
+            rows = lane.rows - lane.filler_rows
+            able = [worker for worker in workers if lane.may_use(worker)] if rows else []
+            for worker in able:
+                found[worker.name] += rows * lane.least_row_s(worker.view.device) / len(able)
+        return found
+
     def followed(self, function: str, bucket: str) -> FollowedPlans | None:
         """The plans that rows of a function follow, of that bucket or else of another one; None for none."""
         pools = {lane.key[2]: lane.pool for lane in self._queues.pooled.values() if lane.key[0] == function}

@@ -20,6 +20,7 @@ from server.serving.fair_share import FairShare
 from server.serving.pipelines.calls import PipelineCall, PipelineCalls
 from server.serving.recent_answers import RecentAnswers
 from server.serving.shadow_rows import ShadowRows
+from server.serving.wishes import Wishes
 from server.supervision import Tasks
 
 __all__ = ["CallService"]
@@ -39,12 +40,15 @@ class CallService:
         cached: CachedCalls | None = None,
         pipelines: PipelineCalls | None = None,
         bulk: BulkCalls | None = None,
+        wishes: Wishes | None = None,
     ) -> None:
         """max_rows: of one function that all callers share. shadow_rows, recent: hear what traffic was
         answered, kept answers or new ones. cached: where rows are looked up that were asked before.
-        pipelines: where rows go from stage to stage. bulk: the jobs that calls are a part of
+        pipelines: where rows go from stage to stage. bulk: the jobs that calls are a part of. wishes: chooses
+        who answers functions by wish.
         """
         self._pipelines = pipelines
+        self._wishes = wishes
         self._shadow_rows = shadow_rows
         self._recent = recent
         self._dispatcher = dispatcher
@@ -87,6 +91,8 @@ class CallService:
         error of `server.errors`, or what `PendingReply.fail` was given. Raises `ServiceError` where the call
         is not queued; `on_over` is then never called.
         """
+        if self._wishes is not None:
+            call = self._wishes.answered_by(call)
         name, rows = call.function.name, len(call.rows)
         now_s = time.monotonic()
         with contextlib.ExitStack() as undo:

@@ -67,6 +67,7 @@ class Call:
     bulk: BulkRequest | None = None  # the job that it is a part of
     turn: str = ""  # whose turn its rows wait for, where that is not the caller's
     turn_weight: float = 0.0
+    decision: str = ""  # which model a function by wish has for it, and why
 
     @property
     def least(self) -> float | None:

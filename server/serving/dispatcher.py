@@ -147,6 +147,8 @@ class Dispatcher:
             self._core.configure(time.monotonic(), spec)
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
+        for candidate in function.candidates[1:] if not function.is_candidate else ():
+            self.configure(function.by(candidate))
         self._functions[function.key] = function
         latencies_s = [member.latency for member in spec.members]
         self.residency.serve(
@@ -176,6 +178,8 @@ class Dispatcher:
         if function.pipeline is not None:
             self._metrics.forget(function)
             return
+        for candidate in function.candidates[1:] if not function.is_candidate else ():
+            self.remove(function.by(candidate))
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
@@ -204,6 +208,16 @@ class Dispatcher:
         """The models that each worker holds."""
         return self._resident.values()
 
+    def backlog_s(self) -> dict[str, float]:
+        """By worker, how long an interactive row that came now would wait there."""
+        return self._core.backlog_s(time.monotonic())
+
+    def holdings(self) -> Iterable[tuple[str, frozenset[str], str]]:
+        """Each worker that is up, the keys of what it holds, and its kind."""
+        return [
+            (name, self._resident[name], worker.info.device_name) for name, worker in self._workers.items()
+        ]
+
     def followed(self, function: Function, form: Form) -> FollowedPlans | None:
         """The plans that its rows of that form follow, or those of another; None where they follow none."""
         return self._selecting.followed(function, form)
@@ -213,8 +227,8 @@ class Dispatcher:
         return self._workers.values()
 
     def served(self) -> Collection[Function]:
-        """Every version that is served."""
-        return self._functions.values()
+        """Every version that is served; of one by wish, as its first candidate answers it."""
+        return [function for function in self._functions.values() if not function.is_candidate]
 
     def shares(self) -> dict[str, float]:
         """Worker → the share of its time that interactive rows took in the last second or so."""
@@ -222,8 +236,12 @@ class Dispatcher:
 
     def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(function, version) → rows and bytes that wait."""
-        depth = self._core.queue_depth()
-        return {(f.name, f.version): depth[key] for key, f in self._functions.items()}
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        for key, (rows, nbytes) in self._core.queue_depth().items():
+            function = self._functions[key]  # by wish, the rows of each candidate wait in a queue of its own
+            known = found.get((function.name, function.version), (0, 0))
+            found[function.name, function.version] = (known[0] + rows, known[1] + nbytes)
+        return found
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -93,8 +93,17 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         backbone=backbone,
         score=_score(manifest.get("score"), name),
         thresholds=_thresholds(manifest.get("thresholds"), classes, name),
+        **_trained(manifest.get("trained")),
         content=_content(manifest.get("content"), name, is_json=remote is not None and bool(remote.schema)),
     )
+
+
+def _trained(raw: object) -> dict[str, Any]:
+    """By which job, on which rows, as far as it says so."""
+    told = raw if isinstance(raw, Mapping) else {}
+    job, snapshot = told.get("job"), told.get("snapshot")
+    is_known = type(job) is int and job > 0 and isinstance(snapshot, str)
+    return {"job": job, "snapshot": snapshot} if is_known else {}
 
 
 def _text(manifest: Mapping[str, Any], field: str, name: str) -> str:

@@ -131,6 +131,16 @@ class TrainingRepository:
             return _job(row)
 
     @retried
+    def dataset_of(self, job: int, snapshot: str) -> str | None:
+        """The dataset of a job of this registry that was given that snapshot; None where there is none.
+
+        A model may come from another server, whose jobs have the same numbers.
+        """
+        with Session(self._reading) as session:
+            query = select(JobRow.dataset).where(JobRow.id == job, JobRow.snapshot == snapshot)
+            return session.scalar(query)
+
+    @retried
     def whose_job(self, job: int) -> tuple[str, str]:
         """A job's dataset and owner. Raises `UnknownFunction`. As quick for one that is there as for none."""
         with Session(self._reading) as session:

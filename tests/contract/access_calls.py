@@ -99,6 +99,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/v1/residency"): _NOTHING,
     ("GET", "/v1/functions"): _NOTHING,
     ("GET", "/v1/deployments"): _NOTHING,
+    ("GET", "/v1/decisions"): _NOTHING,
     ("GET", "/v1/functions/{name}"): _SEEN,
     # A name that another has taken cannot be as one that is free: it is said to be taken.
     ("PUT", "/v1/functions/{name}"): Call(("function",), changes=True, body={}, passes=(400,), hidden=403),

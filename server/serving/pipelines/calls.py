@@ -34,6 +34,7 @@ from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
 from server.serving.pipelines.cropping import Cropper, Pieces, message_of
 from server.serving.scheduler_adapter import overdue_of
+from server.serving.wishes import Wishes
 from server.supervision import Tasks
 
 __all__ = ["PipelineCall", "PipelineCalls", "StageTimes"]
@@ -114,7 +115,7 @@ class _Answered:
 
 
 class PipelineCalls:
-    """latency_of: l̂ of a model, of rows of a form."""
+    """latency_of: l̂ of a model, of rows of a form. wishes: chooses who answers stages by wish."""
 
     def __init__(
         self,
@@ -123,7 +124,9 @@ class PipelineCalls:
         cropper: Cropper,
         latency_of: Callable[[ModelVersion, Form], Latency],
         tasks: Tasks | None = None,
+        wishes: Wishes | None = None,
     ) -> None:
+        self._wishes = wishes
         self._dispatcher = dispatcher
         self._cached = cached
         self._cropper = cropper
@@ -373,6 +376,8 @@ class PipelineCalls:
 
     def _begin(self, asked: Call) -> PendingReply | CachedCall:
         asked = replace(asked, function=self._dispatcher.current(asked.function))
+        if self._wishes is not None:
+            asked = self._wishes.answered_by(asked)
         return self._dispatcher.begin(asked) if self._cached is None else self._cached.begin(asked)
 
     def _end(self, pending: PendingReply | CachedCall) -> None:
