@@ -278,6 +278,7 @@ def test_what_was_taken_of_a_queue_is_given_back_however_a_call_ends() -> None:
         station.ask(texts("a", priority=-1))
         station.ask(texts())
         await station.replied(3)  # all but the first: the second has left
+        await until(lambda: worker.batches, 60)  # the model may still be on its way
         while worker.batches:
             worker.answer()
             await settle()
