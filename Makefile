@@ -8,7 +8,7 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ready test test-ready test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean
+.PHONY: help demo demo-ready test test-ready test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean bench-pipelines
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ bench-combination: $(READY) ## Rules of combination on held-out predictions of r
 
 bench-cascade: $(READY) ## A proxy before a function: agreement on rows never used, device time saved (FLAGS='--parts texts')
 	$(BIN)/python -m tests.benchmarks.cascade $(FLAGS)
+
+bench-pipelines: $(READY) ## How a pipeline's goal is split among its stages: in the simulator, and live (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.pipelines $(FLAGS)
 
 bench-ensembles: $(READY) ## Which members answer: every selection policy under load, in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.ensembles $(FLAGS)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Protocol
 
 from PIL import Image
 
@@ -19,11 +20,21 @@ from gpu_worker.pipeline.decode import decode_whole
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.wire.protocol import Crop, Cropped, RowError
 
-__all__ = ["Cropping", "crops_of", "grown"]
+__all__ = ["Cropping", "crops_in", "crops_of", "grown"]
 
 MOST_BYTES = 256 << 20  # of the pieces of one request
 
+_LOOK_S = 0.05
+
 Corners = tuple[int, int, int, int]
+
+
+class Cutter(Protocol):
+    """An engine."""
+
+    def crop(self, asked: Crop, over: Callable[[Cropped | Exception], object]) -> Cropping:
+        """Sets pictures on their way to be cut up."""
+        ...
 
 
 def grown(box: Sequence[float], margin: float, width: int, height: int) -> Corners:
@@ -161,6 +172,35 @@ class Cropping:
         crops = [piece for pieces in self._found for piece in pieces]
         errors = [asdict(error) for error in sorted(self._errors, key=lambda each: each.index)]
         self._over(Cropped(self.id, crops, [len(pieces) for pieces in self._found], errors, self._work_s))
+
+
+def crops_in(
+    engine: Cutter, asked: Crop, cancelled: Callable[[], bool]
+) -> tuple[list[list[bytes]], list[RowError]]:
+    """The pieces of each row, and the rows at fault; `cancelled` is called in this thread every 50 ms.
+
+    Raises `Cancelled` once it says so, whatever it raises, and what the request as a whole fails with.
+    """
+    there = threading.Event()
+    outcomes: list[Cropped | Exception] = []
+
+    def over(outcome: Cropped | Exception) -> None:
+        outcomes.append(outcome)
+        there.set()
+
+    cropping = engine.crop(asked, over)
+    try:
+        while not there.wait(_LOOK_S):
+            if cancelled():
+                raise Cancelled("the request was cancelled")
+    finally:
+        cropping.cancel()
+    (outcome,) = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    pieces = iter(outcome.crops)
+    by_row = [[next(pieces) for _ in range(count)] for count in outcome.counts]
+    return by_row, [RowError(**told) for told in outcome.errors]
 
 
 def _png(piece: Image.Image) -> bytes:

@@ -9,6 +9,7 @@ from ml_udf.cli.doctor import doctor
 from ml_udf.cli.export_model import export_model
 from ml_udf.cli.import_model import import_model
 from ml_udf.cli.jobs import jobs
+from ml_udf.cli.pipeline import pipeline
 from ml_udf.cli.residency import residency
 from ml_udf.cli.score import score
 from ml_udf.cli.serve import serve
@@ -37,6 +38,7 @@ app.command("export")(export_model)
 app.command()(score)
 app.command()(jobs)
 app.command()(residency)
+app.command()(pipeline)
 app.command()(simulate)
 app.command("train-actor")(train_actor_command)
 app.command()(doctor)

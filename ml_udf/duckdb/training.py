@@ -23,6 +23,7 @@ from ml_udf.duckdb.queries import checked_query
 from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, ArrowVector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.pipelines import create_pipeline
 from ml_udf.quoting import literal, quoted
 from ml_udf.sharing import SharedKind, share
 from ml_udf.training import PUSHED, TrainingCalls, json_of
@@ -121,6 +122,16 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         )
         + "')",
     ),
+    "create_pipeline": (
+        (
+            ("name", None),
+            ("stages", None),
+            ("slo_ms", "NULL"),
+            ("goal_split", "NULL"),
+            ("answer_cache", "NULL"),
+        ),
+        "({}->>'version')::BIGINT",
+    ),
     "retrain": (
         (("function", None), ("every", "NULL"), ("budget", "NULL")),
         "{}->>'state'",
@@ -201,6 +212,8 @@ class TrainingFunctions:
                 if verb in BULK_VERBS:
                     bulk = BulkCalls(self._client, check)
                     return json.dumps(bulk.do(verb, given["id"], given.get("max_rows_per_s")))
+                if verb == "create_pipeline":
+                    return json.dumps(self._piped(given, check))
                 return json.dumps(self._answer(TrainingCalls(self._client, check), verb, given, path))
         except MlUdfError as error:
             self._session.note(error)
@@ -217,6 +230,20 @@ class TrainingFunctions:
             owner=given["owner"],
             on_wait=check,
         )
+
+    def _piped(self, given: Mapping[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+        name = _text(given, "name")
+        made = create_pipeline(
+            self._client,
+            name,
+            given["stages"],
+            slo_ms=given["slo_ms"],
+            goal_split=given["goal_split"],
+            answer_cache=given["answer_cache"],
+            on_wait=check,
+        )
+        self._define(name)
+        return made
 
     def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
         if verb == "create_dataset":
@@ -265,6 +292,11 @@ class TrainingFunctions:
             cascade=given["cascade"],
             proxy=given["proxy"],
         )
+        self._define(function)
+        return deployed
+
+    def _define(self, function: str) -> None:
+        """Have it called by its name."""
         info = self._client.look_up(function)
         place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"
         if self._beside is None:
@@ -272,7 +304,6 @@ class TrainingFunctions:
         cast = output_vector(info).cast
         self._beside.execute(predict_macro(place, function, self._predict, info.columns, cast))
         self._deployed(self._beside, function, info)
-        return deployed
 
     def _parts(self, given: Mapping[str, Any], path: str) -> Iterator[bytes]:
         query, key, target = (_text(given, name) for name in ("query", "key", "target"))

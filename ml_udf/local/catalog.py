@@ -59,6 +59,9 @@ class LocalFunction:
     # By state of the fit's evidence, which member is asked next, or −1 for enough; (): all are asked at once.
     plan: tuple[int, ...] = ()
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
+    stages: tuple[LocalFunction, ...] = ()  # of a pipeline, each in the version that it has there
+    crop: dict[str, Any] | None = None  # what is cut out between the first two; None where nothing is
+    outputs: tuple[dict[str, Any], ...] = ()  # of a pipeline, as metadata have them
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -73,6 +76,8 @@ class LocalFunction:
     @property
     def inputs(self) -> dict[str, str]:
         """Every input that may be sent → the form of its rows; an image comes by its path or as its bytes."""
+        if self.stages:
+            return self.stages[0].inputs
         others = ("path", "image") if self.form in ("path", "image") else ()
         return {_INPUT_NAMES.get(form, form): form for form in (self.form, *others)}
 
@@ -132,6 +137,8 @@ class LocalCatalog:
     def _deployed(self, deployed: dict[str, Any]) -> LocalFunction:
         try:
             found = [self._member(member) for member in deployed["members"]]
+            if deployed.get("stages"):
+                return self._piped(deployed, tuple(member for member, _ in found))
             return LocalFunction(
                 name=deployed["name"],
                 version=str(deployed["version"]),
@@ -155,6 +162,24 @@ class LocalCatalog:
             raise BadOption(
                 f"a function of {self._home} cannot be read: {exc!r} is missing or wrong"
             ) from exc
+
+    def _piped(self, deployed: dict[str, Any], members: tuple[LocalMember, ...]) -> LocalFunction:
+        stages = tuple(self._deployed(stage) for stage in deployed["stages"])
+        last, crop = stages[-1], deployed["crop"]
+        return LocalFunction(
+            name=deployed["name"],
+            version=str(deployed["version"]),
+            task=deployed["task"],
+            form=deployed["input"]["form"],
+            combine="",
+            members=members,
+            classes=last.classes if crop is None else (),
+            features=last.features,
+            columns=stages[0].columns,
+            stages=stages,
+            crop=None if crop is None else dict(crop),
+            outputs=tuple(deployed["outputs"]),
+        )
 
     def _member(self, member: dict[str, Any]) -> tuple[LocalMember, dict[str, Any]]:
         name, version = str(member["model"]), int(member["version"])

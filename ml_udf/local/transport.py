@@ -14,7 +14,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from ml_udf.oip import (
 if TYPE_CHECKING:
     from gpu_worker.engine import Engine
     from gpu_worker.pipeline.batch import Batch
-    from gpu_worker.wire.protocol import Answer, Column
+    from gpu_worker.wire.protocol import Answer, Column, RowError
     from server.ensemble.answer import AnswerRule
     from server.ensemble.by_plan import AnsweredRows
 
@@ -137,9 +137,11 @@ class LocalTransport:
                 )
             return bool(abort)
 
-        spec = task_named(function.task).columns
+        spec = task_named((function.stages or (function,))[-1].task).columns
         more = {each.name for each in spec if each.on_request} & {output.name for output in asked.outputs}
-        found = self._answered(function, function.inputs[asked.inputs[0].name], rows, more, cancelled)
+        form = function.inputs[asked.inputs[0].name]
+        answered = self._piped if function.stages else self._answered
+        found = answered(function, form, rows, more, cancelled)
         response = InferResponse(function.name, found, function.version, asked.id)
         body, headers = encode_response(response, _binary(asked))
         return HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)
@@ -152,25 +154,79 @@ class LocalTransport:
         more: Collection[str],
         cancelled: Callable[[], bool],
     ) -> list[Tensor]:
-        """The columns of the answer: of all members, or as the function's plan says of each row.
+        """The columns of the answer. more: those beside what an answer has unless it is said which."""
+        rule = _rule(function)
+        return _outputs(rule, self._found(function, rule, form, rows, more, cancelled), more)
 
-        more: columns beside those that an answer has unless it is said which
-        """
+    def _piped(
+        self,
+        function: LocalFunction,
+        form: str,
+        rows: Sequence[bytes],
+        more: Collection[str],
+        cancelled: Callable[[], bool],
+    ) -> list[Tensor]:
+        """The same of a function of functions."""
+        from gpu_worker.engine import Engine
+        from gpu_worker.pipeline.crops import crops_in
+        from gpu_worker.wire.protocol import Crop
+        from ml_udf.local.pipeline import answer_pipeline
+
+        first, last = function.stages[0], function.stages[-1]
+
+        def ask(stage: LocalFunction, own_form: str, some: Sequence[bytes]) -> AnsweredRows:
+            wanted: Collection[str] = more if stage is last else ()
+            if stage is last and function.crop is not None:
+                wanted = {spec.name for spec in task_named(stage.task).columns if spec.name != "scores"}
+            return self._found(stage, _rule(stage), own_form, some, wanted, cancelled)
+
+        def cut(
+            own_form: str, some: Sequence[bytes], boxes: list[list[list[float]]], margin: float
+        ) -> tuple[list[list[bytes]], list[RowError]]:
+            if self._engine is None:
+                self._engine = Engine(self._settings)
+            roots = None if first.media_roots is None else list(first.media_roots)
+            return crops_in(
+                self._engine, Crop(0, list(some), own_form, boxes, margin, media_roots=roots), cancelled
+            )
+
+        answer = answer_pipeline(function, form, rows, ask, cut)
+        errors = {row: f"{error.code}: {error.message}" for row, error in answer.errors.items()}
+        who = [",".join(names) for names in answer.by]
+        return [
+            *(_tensor(column) for column in answer.columns.values()),
+            *_beside(
+                len(rows),
+                errors,
+                ["default" if row in answer.defaulted else who[row] for row in range(len(rows))],
+            ),
+            Tensor.of_numbers("expected_accuracy", "FP64", [_NOT_KNOWN for _ in rows]),
+        ]
+
+    def _found(
+        self,
+        function: LocalFunction,
+        rule: AnswerRule,
+        form: str,
+        rows: Sequence[bytes],
+        more: Collection[str],
+        cancelled: Callable[[], bool],
+    ) -> AnsweredRows:
+        """What is answered: by all members, or as the function's plan says of each row."""
         from server.ensemble.by_plan import answer_by_plan, answered_rows
 
         def ask(members: Sequence[LocalMember], some: Sequence[bytes]) -> Answer:
             engine, batch = self._begun(function, members, form, some, more, cancelled)
             return engine.answer(batch, cancelled)
 
-        rule = _rule(function)
         if not function.plan or not rows:
-            return _outputs(rule, answered_rows(rule.answer(ask(function.members, rows))), more)
+            return answered_rows(rule.answer(ask(function.members, rows)))
         members = {member.key: member for member in function.members}
 
         def ask_one(key: str, numbers: Sequence[int]) -> Answer:
             return ask([members[key]], [rows[number] for number in numbers])
 
-        return _outputs(rule, answer_by_plan(rule, function.plan, len(rows), ask_one), more)
+        return answer_by_plan(rule, function.plan, len(rows), ask_one)
 
     def _begun(
         self,
@@ -333,11 +389,18 @@ def _outputs(rule: AnswerRule, found: AnsweredRows, more: Collection[str]) -> li
     expected = [_NOT_KNOWN if math.isnan(each) else each for each in expected_accuracies(rule, found)]
     return [
         *(_tensor(found.columns[name]) for name in (*rule.task.default_outputs, *sorted(more))),
-        Tensor.of_bytes("error", [errors.get(row, "").encode() for row in rows]),
-        Tensor.of_bytes("answered_by", [names.encode() for names in who]),
+        *_beside(len(rows), errors, who),
         Tensor.of_numbers("expected_accuracy", "FP64", expected),
-        Tensor.of_numbers("device_seconds", "FP64", [_NOT_KNOWN for _ in rows]),  # nobody learns them here
-        Tensor.of_bytes("prediction", [b""] * len(rows)),  # nor from labels
+    ]
+
+
+def _beside(rows: int, errors: Mapping[int, str], who: Sequence[str]) -> list[Tensor]:
+    """What is said of each row beside its answer. errors: by row."""
+    return [
+        Tensor.of_bytes("error", [errors.get(row, "").encode() for row in range(rows)]),
+        Tensor.of_bytes("answered_by", [names.encode() for names in who]),
+        Tensor.of_numbers("device_seconds", "FP64", [_NOT_KNOWN] * rows),  # nobody learns them here
+        Tensor.of_bytes("prediction", [b""] * rows),  # nor from labels
     ]
 
 
@@ -361,15 +424,27 @@ def _metadata(function: LocalFunction) -> dict[str, Any]:
             "form": function.form,
             "columns": list(function.columns),
             "inputs": function.inputs,
-            "classes": list(function.classes) if task_named(function.task).needs_classes else [],
-            "outputs_on_request": [
-                spec.name for spec in task_named(function.task).columns if spec.on_request
-            ],
+            "classes": list(function.classes) if _has_classes(function) else [],
+            "outputs_on_request": _on_request(function),
         },
     }
 
 
+def _has_classes(function: LocalFunction) -> bool:
+    answering = function.stages[-1] if function.stages else function
+    return function.crop is None and task_named(answering.task).needs_classes
+
+
+def _on_request(function: LocalFunction) -> list[str]:
+    if function.crop is not None:
+        return []
+    answering = function.stages[-1] if function.stages else function
+    return [spec.name for spec in task_named(answering.task).columns if spec.on_request]
+
+
 def _described_outputs(function: LocalFunction) -> list[dict[str, Any]]:
+    if function.stages:
+        return list(function.outputs)
     return [spec.described(function.sizes) for spec in task_named(function.task).columns_of(function.content)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ml_udf.bulk import BulkCalls
 from ml_udf.client.column import Value
+from ml_udf.pipelines import create_pipeline
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.binary import reals_of
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
@@ -261,6 +262,27 @@ class Session:
         calls = BulkCalls(self._statements.client(server), self._statements.check_interrupts)
         told = calls.do(verb, id, max_rows_per_s)
         return told["max_rows_per_s" if verb == "cap_bulk" else "state"]
+
+    @reported
+    def create_pipeline(self, given: Mapping[str, Any], server: str) -> int:
+        """`ml_udf.create_pipeline`: see `ml_udf.pipelines`; the version, once it is an SQL function too."""
+        for name in ("name", "stages"):
+            if given[name] is None:
+                raise PostgresError("22004", f"{name} is NULL", hint=f"{name} => '…'")
+        function = given["name"]
+        told = create_pipeline(
+            self._statements.client(server),
+            function,
+            given["stages"],
+            slo_ms=given["slo_ms"],
+            goal_split=given["goal_split"],
+            answer_cache=given["answer_cache"],
+            on_wait=self._statements.check_interrupts,
+        )
+        place = (given["schema"], given["grant_to"])
+        asked = (function, function, server, "text", None, None, None, None, True, *place)
+        self._definitions.create(FunctionDefinition(*asked))
+        return int(told["version"])
 
     @reported
     def evaluation(self, verb: str, given: Mapping[str, Any], server: str) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def goals_s(split: str, stages: Sequence[StageLoad], slo_s: float) -> tuple[floa
     if split == "none":
         return _by_rest(stages, slo_s)
     if split == "even":
-        return tuple(slo_s * (at + 1) / len(stages) for at in range(len(stages)))
+        return _ends([slo_s / len(stages)] * len(stages), slo_s)
     if split == "nexus":
         return _ends(_nexus(stages, slo_s) or _in_proportion(stages, slo_s), slo_s)
     raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")

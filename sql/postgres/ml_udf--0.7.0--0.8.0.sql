@@ -105,3 +105,28 @@ CREATE OR REPLACE VIEW ml_udf.watches WITH (security_invoker = true) AS
     ) n;
 COMMENT ON VIEW ml_udf.watches IS
     'your watches: their state; lag_rows noted, or due in a look at the whole table, and not yet answered (NULL while these are being counted), the oldest lag_s seconds ago; rows answered, and failed with an error; retry_rows hold an error and are tried again';
+
+-- ── Pipelines ──────────────────────────────────────────────────────────────────────────────────────
+
+-- PUBLIC. As ml_udf.deploy: the mapping's token must be allowed to deploy, and to see the stages.
+CREATE FUNCTION ml_udf.create_pipeline(
+    name text,                              -- of the SQL function, and of the server's
+    stages jsonb,                           -- '["udf_tray", {"crop": {"margin": 0.1}}, "udf_food_name"]'
+    slo_ms double precision DEFAULT NULL,   -- latency goal; NULL = its stages' together
+    goal_split text DEFAULT NULL,           -- of the goal among the stages: none, even, nexus; NULL = none
+    answer_cache boolean DEFAULT NULL,      -- false: its stages' answers to its rows are not kept
+    schema name DEFAULT current_schema(),   -- where to create the SQL function
+    server text DEFAULT 'ml_udf',           -- name of the foreign server
+    grant_to name DEFAULT 'ml_udf_reader'   -- role that may execute it, or public; NULL = its owner alone; if new
+) RETURNS integer
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].create_pipeline({"name": name, "stages": stages, "slo_ms": slo_ms, "goal_split": goal_split, "answer_cache": answer_cache, "schema": schema, "grant_to": grant_to}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.create_pipeline(text, jsonb, double precision, text, boolean, name, text, name) IS
+    'creates or replaces an SQL function that is made of others, one after the other; its version';
+REVOKE ALL ON FUNCTION ml_udf.create_pipeline(text, jsonb, double precision, text, boolean, name, text, name) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf.create_pipeline(text, jsonb, double precision, text, boolean, name, text, name)
+    TO ml_udf_trainer, ml_udf_admin;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
-from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.cli.app import app
+from ml_udf.errors import BadOption, MlUdfError, UnknownFunction
 from tests.contract.oip_wire import call, infer_body
-from tests.engines import make_engine
+from tests.engines import SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.task_models import (
@@ -254,3 +257,56 @@ def test_sql_gets_a_list_of_what_is_in_a_picture(
         assert empty == []
     finally:
         engine.close()
+
+
+def test_a_home_folder_answers_as_its_server(
+    server: InferenceServer, pictures: Path, request: pytest.FixtureRequest
+) -> None:
+    sql = """SELECT p, to_json(udf_tones(p)), udf_marked(p), to_json(udf_seen(p))
+             FROM (VALUES ('quarters.png'), (NULL), ('dark.png')) t(p)"""
+    found = []
+    for endpoint in (server.url, f"local:{server.home}?media_root={pictures}"):
+        engine = make_engine("duckdb", endpoint, request, functions=PIPELINES)
+        try:
+            found.append(engine.query(sql))
+            with pytest.raises(SqlError, match=r"stage 1 \(udf_quarters\): there is no file missing.png"):
+                engine.query("SELECT udf_tones('missing.png')")
+        finally:
+            engine.close()
+    assert found[0] == found[1]
+
+
+def test_sql_makes_a_pipeline(
+    engine_name: str, server: InferenceServer, request: pytest.FixtureRequest
+) -> None:
+    with server.client() as client, contextlib.suppress(UnknownFunction):
+        client.delete("/v1/functions/udf_made")
+    engine = make_engine(engine_name, server.url, request, functions=())
+    try:
+        stages = '["udf_quarters", {"crop": {"most": 1}}, "udf_bright"]'
+        made = f"SELECT ml_udf.create_pipeline('udf_made', '{stages}', slo_ms => 900, goal_split => 'even')"
+        ((version,),) = engine.query(made)
+        assert engine.query("SELECT json_array_length(to_json(udf_made('quarters.png')))") == [(1,)]
+        with pytest.raises(SqlError, match="2 to 8 functions, and 1 are named"):
+            engine.query("""SELECT ml_udf.create_pipeline('udf_bad', '["udf_bright"]')""")
+        with pytest.raises(SqlError, match="'stages' is not JSON|invalid input syntax for type json"):
+            engine.query("SELECT ml_udf.create_pipeline('udf_bad', 'udf_bright')")
+        with pytest.raises(SqlError, match="'stages' must be a list"):
+            engine.query("SELECT ml_udf.create_pipeline('udf_bad', '{}')")
+    finally:
+        engine.close()
+    with server.client() as client:
+        told = client.get("/v1/functions/udf_made")
+    assert (told["version"], told["slo_ms"], told["goal_split"]) == (version, 900.0, "even")
+
+
+def test_the_command_line_makes_a_pipeline(server: InferenceServer) -> None:
+    stages = ["udf_quarters", "crop:0.5", "udf_bright/1"]
+    made = CliRunner().invoke(app, ["pipeline", "udf_line", *stages, "-e", server.url])
+    assert (made.exit_code, made.output.split()) == (
+        0,
+        ["function", "udf_line,", "version", "1:", "udf_quarters/1", "→", "crop", "→", "udf_bright/1"],
+    )
+    refused = CliRunner().invoke(app, ["pipeline", "udf_line", "a", "crop:b", "c", "-e", server.url])
+    assert refused.exit_code != 0
+    assert "the margin of 'crop:b' is no number" in refused.output
