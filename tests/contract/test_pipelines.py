@@ -289,7 +289,7 @@ def test_sql_makes_a_pipeline(
         assert engine.query("SELECT json_array_length(to_json(udf_made('quarters.png')))") == [(1,)]
         with pytest.raises(SqlError, match="2 to 8 functions, and 1 are named"):
             engine.query("""SELECT ml_udf.create_pipeline('udf_bad', '["udf_bright"]')""")
-        with pytest.raises(SqlError, match="'stages' is not JSON|invalid input syntax for type json"):
+        with pytest.raises(SqlError, match=r"'stages' is not JSON|invalid input syntax for type json"):
             engine.query("SELECT ml_udf.create_pipeline('udf_bad', 'udf_bright')")
         with pytest.raises(SqlError, match="'stages' must be a list"):
             engine.query("SELECT ml_udf.create_pipeline('udf_bad', '{}')")
