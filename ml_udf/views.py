@@ -28,7 +28,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE, measure VARCHAR, "
         "cascade STRUCT(agreement DOUBLE, proxy VARCHAR, is_used BOOLEAN, reason VARCHAR, share DOUBLE, "
         "agrees DOUBLE, low DOUBLE, alone DOUBLE, threshold DOUBLE, rows BIGINT, proof_rows BIGINT, "
-        "answered_rows BIGINT, answered_share DOUBLE))",
+        "answered_rows BIGINT, answered_share DOUBLE, saved_share DOUBLE, kept_off VARCHAR))",
         "owner": "VARCHAR",
         "visibility": "VARCHAR",
     },

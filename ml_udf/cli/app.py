@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ml_udf.cli import bulk, postgres, token, workers
+from ml_udf.cli.deploy import deploy
 from ml_udf.cli.doctor import doctor
 from ml_udf.cli.export_model import export_model
 from ml_udf.cli.import_model import import_model
@@ -37,6 +38,7 @@ app.command("try")(try_model)
 app.command("export")(export_model)
 app.command()(score)
 app.command()(jobs)
+app.command()(deploy)
 app.command()(residency)
 app.command()(pipeline)
 app.command()(simulate)

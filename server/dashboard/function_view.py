@@ -169,6 +169,8 @@ def why_of(function: Function, selection: Selection, fault: str | None) -> str:
     """How the members that answer are chosen now, in a sentence."""
     if fault:
         return f"Its own policy was put aside, and `value` answers: {fault}"
+    if selection.cascade is not None:
+        return _cascade_told(selection.cascade)
     if len(function.members) == 1:
         return "One model answers."
     if selection.gear is None:
@@ -179,6 +181,25 @@ def why_of(function: Function, selection: Selection, fault: str | None) -> str:
     level = "the richest" if selection.gear == 0 else "the poorest" if selection.gear == gears - 1 else "one"
     load = "the load leaves room" if selection.gear == 0 else "the load leaves no room for a richer one"
     return f"It follows plan {selection.gear + 1} of {gears}, {level}: {load}."
+
+
+def _cascade_told(told: Mapping[str, Any]) -> str:
+    """What came of the proxy that was asked for."""
+    if not told["is_used"]:
+        return f"Every row is asked of the full function. No proxy is used: {told['reason']}."
+    if told.get("kept_off"):
+        why = f"Its proxy is kept off while it saves nothing: {told['kept_off']}."
+        return f"Every row is asked of the full function. {why}"
+    answered = told.get("answered_share")
+    so_far = "" if answered is None else f", {answered:.1%} of the rows since the server started"
+    saved = told.get("saved_share")
+    saves = "" if saved is None else f" It saves {saved:.0%} of the device's time."
+    return (
+        f"{told['proxy']} is asked first, and answers where it is sure{so_far};"
+        " the others go to the full function. "
+        f"{told['agreement']:.1%} of rows are to be answered as by that: {told['agrees']:.1%} of "
+        f"{told['proof_rows']:,} held-out rows were, {told['low']:.1%} at the least.{saves}"
+    )
 
 
 def subsets_of(function: Function) -> tuple[SubsetLine, ...]:

@@ -4,7 +4,7 @@ Time is what they are to save, so of what is right as often as the richest plan,
 they take the cheapest: members that answer together, and so read and decode a row once; a plan that a worker
 of all members follows within each batch, which does so too, and spares members; or a plan whose members are
 asked one after the other in batches of their own, wherever they are. Where a proxy answers, they follow the
-plan of the agreement that was promised, and what is chosen is only how. Pure.
+plan of the agreement that was promised, and what is chosen is only how, and whether it is worth asking. Pure.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def plan_on_worker(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float)
             taken_s += max(0.0, member.cost_s - least_s - shared_s) * share + least_s
     if taken_s >= plan.device_s:
         return None
-    if not isinstance(policy, Proxied):
+    if isinstance(policy, Proxied):
+        if taken_s >= policy.full_s(shared_s):
+            return None
+    else:
         _, together_s = _together(ensemble, plan.accuracy, shared_s)
         if not is_worth_telling_apart(taken_s, together_s):
             return None
@@ -137,6 +140,8 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> 
         return None
     if isinstance(policy, Proxied):
         state = policy.init()
+        if plans[state["gear"]].device_s >= policy.full_s(shared_s):
+            state = {"gear": 0}
         return Cascade(ensemble, policy, state, plans[state["gear"]].accuracy)
     gear = economical(plans)
     subset, together_s = _together(ensemble, plans[gear].accuracy, shared_s)

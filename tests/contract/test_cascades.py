@@ -7,10 +7,13 @@ import random
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from ml_udf.cli.app import app
 from ml_udf.training import ARROW, TrainingCalls
 from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
@@ -20,6 +23,8 @@ ROWS = 1400
 NEW = 400
 LEARNER = "tfidf_linear"  # it takes a second
 JOB = 2  # of the models of many rows
+# A proxy is asked only where it saves time: the full function reads many more parts of a text.
+QUICK, SLOW = {"words": 1, "characters": 0}, {"words": 2, "characters": 8}
 Texts = list[tuple[str, str]]
 
 
@@ -47,14 +52,14 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]
     """A server whose `mood_small` has learned from few rows, with a job that has learned from many."""
     with inference_server(tmp_path_factory.mktemp("house")) as server, server.client() as client:
         calls = TrainingCalls(client)
-        few = trained(calls, "few", opinions(ROWS, 1)[:90])
-        assert trained(calls, "moods", opinions(ROWS, 1)) == JOB
+        few = trained(calls, "few", opinions(ROWS, 1)[:90], QUICK)
+        assert trained(calls, "moods", opinions(ROWS, 1), SLOW) == JOB
         calls.deploy(few, "mood_small", choose=LEARNER)
         yield server
 
 
-def trained(calls: TrainingCalls, dataset: str, rows: Texts) -> int:
-    """The job that has learned from these."""
+def trained(calls: TrainingCalls, dataset: str, rows: Texts, parts: dict[str, int]) -> int:
+    """The job that has learned from these; `parts` of a text that its model reads."""
     batch = pa.record_batch({"t": [text for text, _ in rows], "m": [mood for _, mood in rows]})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -68,7 +73,12 @@ def trained(calls: TrainingCalls, dataset: str, rows: Texts) -> int:
         "validation": 0.25,
     }
     calls.push(given, iter([sink.getvalue().to_pybytes()]), ARROW)
-    job = calls.train({"dataset": dataset, "models": [LEARNER], "budget": "1 trials"})["id"]
+    knobs = [
+        {"name": name, "dtype": "integer", "list": [value], "group": "architecture"}
+        for name, value in parts.items()
+    ]
+    asked = {"dataset": dataset, "models": [LEARNER], "budget": "1 trials", "knobs": knobs}
+    job = calls.train(asked)["id"]
     deadline_s = time.monotonic() + JOB_S
     while (known := calls.job(job))["state"] == "running" and time.monotonic() < deadline_s:
         time.sleep(0.2)
@@ -192,6 +202,26 @@ def test_a_session_asks_for_a_share(sql: Engine) -> None:
     sql.set("min_agreement", "1.5")
     with pytest.raises(SqlError, match="min_agreement"):
         answered(sql, "mood_small")
+
+
+def test_the_command_line_deploys_one_and_says_what_came_of_it(house: InferenceServer) -> None:
+    asked = ["deploy", "by_command", str(JOB), "--cascade", "0.9", "--proxy", "mood_small"]
+    done = CliRunner().invoke(app, [*asked, "--endpoint", house.url])
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.output.split())
+    assert f"by_command version 1: {LEARNER}" in told or f"by_command version 1: by_command_{LEARNER}" in told
+    assert f"mood_small_{LEARNER}/1 answers first" in told
+    refused = CliRunner().invoke(app, ["deploy", "by_command", str(JOB), "--proxy", "x", "-e", house.url])
+    assert refused.exit_code != 0
+    assert "no cascade" in refused.output
+
+
+def test_the_page_says_who_answers_first(house: InferenceServer) -> None:
+    with house.client() as client:
+        TrainingCalls(client).deploy(JOB, "on_page", cascade=0.9, proxy="mood_small")
+    page = urlopen(f"{house.url}/functions/on_page", timeout=30).read().decode()
+    assert f"mood_small_{LEARNER}/1 is asked first" in page or "kept off while it saves nothing" in page
+    assert "at the least" in page or "ms of a row" in page
 
 
 def test_a_restarted_server_knows_the_cascade(house: InferenceServer) -> None:

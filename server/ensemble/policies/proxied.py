@@ -3,6 +3,9 @@
 Each plan is of one agreement with the full function, the richest asks it at once: so `held_to` an agreement
 is as `held_to` an accuracy, and what a state of evidence is worth is how often it agrees. The load changes
 nothing: what was promised is kept, if need be late (`keeps_its_word`).
+
+A proxy that saves no device time is not asked: its own time, and that of the rest for the rows of which it is
+not sure, is weighed by what members cost now, for each agreement by itself. Costs that move make new plans.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from server.ensemble.costs import one_after_the_other_s
 from server.ensemble.evidence import NOTHING, EvidenceStates, first_states, members_of
 from server.ensemble.plan import Plan
 from server.ensemble.policies.base import Steady
@@ -37,6 +41,10 @@ class ProxyPlace:
     def rest(self) -> tuple[int, ...]:
         """Who is asked after the proxy."""
         return members_of(self.full & ~(1 << self.proxy))
+
+    def is_asked_first(self, plan: Plan) -> bool:
+        """Whether a plan begins with the proxy."""
+        return plan.choices[NOTHING].ask == (self.proxy,)
 
     @property
     def chain(self) -> list[int]:
@@ -94,6 +102,7 @@ class Proxied(Steady):
         self._levels = tuple(reversed(fit.levels))
         # Who is on no worker is not waited for, as far as others can do without: it only saves time.
         self._may_ask = ensemble.members[place.proxy].is_held and not broken >> place.proxy & 1
+        self._full_s = [ensemble.members[number].cost_s for number in members_of(self._full)]
         self.plans = (
             self._plan(None, 1.0),
             *(self._plan(each.threshold, each.agreement) for each in self._levels),
@@ -115,13 +124,20 @@ class Proxied(Steady):
             return self.plans[state["gear"]].choices[row.state]
         return self._rest.of(self._full, row)
 
+    def full_s(self, shared_s: float) -> float:
+        """What a row costs that goes to the full function at once.
+
+        shared_s: of that on each member, what those that answer together do but once.
+        """
+        return one_after_the_other_s(self._full_s, shared_s)
+
     def one_by_one(self, gear: int) -> tuple[Choice, ...] | None:
         """By state of evidence, one member or none: the same for a worker that asks one after the other.
 
         None where it does not begin with the proxy.
         """
         plan = self.plans[gear]
-        if plan.choices[NOTHING].ask != (self._place.proxy,):
+        if not self._place.is_asked_first(plan):
             return None
         rest = self._place.rest
         choices = [
@@ -138,7 +154,6 @@ class Proxied(Steady):
     def _plan(self, threshold: float | None, agreement: float) -> Plan:
         evidence, place = self._ensemble.evidence, self._place
         fresh, proxy = self.everyone, 1 << place.proxy
-        asks = threshold is not None and self._may_ask
         here = evidence.states_of(proxy)
         remaining = np.zeros((evidence.states, self._ensemble.devices))
         choices: list[Choice] = [ENOUGH] * evidence.states
@@ -151,16 +166,17 @@ class Proxied(Steady):
             enough = here.start + evidence.edges[proxy].index(threshold) + 1
             for state in range(enough, here.stop):
                 choices[state], remaining[state] = ENOUGH, 0.0
-        if asks:
-            known = float(evidence.right[here] @ evidence.following[0, place.proxy][0])
-            worth = tuple(known if number == place.proxy else 0.0 for number in range(evidence.members))
-            choices[NOTHING] = Choice((place.proxy,), worth, only=True)
+        if threshold is not None and self._may_ask:
             remaining[NOTHING] = evidence.following[0, place.proxy][0] @ remaining[here]
             self._costs(remaining[NOTHING], place.proxy)
-        else:
-            choices[NOTHING] = fresh
-            for member in fresh.ask:
-                self._costs(remaining[NOTHING], member)
+            if remaining[NOTHING].sum() < sum(self._full_s):
+                known = float(evidence.right[here] @ evidence.following[0, place.proxy][0])
+                worth = tuple(known if number == place.proxy else 0.0 for number in range(evidence.members))
+                choices[NOTHING] = Choice((place.proxy,), worth, only=True)
+                return Plan(tuple(choices), remaining, agreement)
+        choices[NOTHING], remaining[NOTHING] = fresh, 0.0
+        for member in members_of(self._full):
+            self._costs(remaining[NOTHING], member)
         return Plan(tuple(choices), remaining, agreement)
 
     def _costs(self, remaining_s: NDArray[np.float64], member: int) -> None:

@@ -50,6 +50,38 @@ def test_why_members_answer_is_a_sentence(
     assert said in why_of(asked, selection, fault)
 
 
+PROXY = {
+    "is_used": True,
+    "agreement": 0.98,
+    "proxy": "head/1",
+    "agrees": 0.99,
+    "low": 0.981,
+    "proof_rows": 600,
+    "answered_share": 0.5,
+    "saved_share": 0.4,
+    "kept_off": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            {},
+            "is asked first, and answers where it is sure, 50.0% of the rows since the server started;",
+        ),
+        ({}, "99.0% of 600 held-out rows were, 98.1% at the least. It saves 40% of the device's time."),
+        ({"kept_off": "it takes 9 ms"}, "Its proxy is kept off while it saves nothing: it takes 9 ms."),
+        ({"is_used": False, "reason": "too few rows"}, "No proxy is used: too few rows."),
+    ],
+)
+def test_of_a_proxy_it_is_said_who_answers_first_and_what_that_saves(
+    told: dict[str, object], said: str
+) -> None:
+    asked = function(text_model("one"))
+    assert said in why_of(asked, Selection("static", 1, 2, cascade={**PROXY, **told}), None)
+
+
 def test_without_held_out_rows_nothing_is_said_of_subsets() -> None:
     assert subsets_of(function(text_model("one"), text_model("two"))) == ()
 

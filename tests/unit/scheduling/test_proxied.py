@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from server.ensemble.cascade import cascade_of
 from server.ensemble.policies.proxied import Proxied, ProxyPlace, proxy_evidence
 from server.ensemble.proxy import ProxyFit, ProxyLevel
 from server.ensemble.selection import Ensemble
@@ -132,6 +133,43 @@ def test_at_its_goal_no_row_is_answered_by_an_unsure_proxy(seed: int):
     for row, asked_of in of.items():
         if sure[row] < 0.5:
             assert {"m1", "m2"} <= asked_of
+
+
+@pytest.mark.parametrize("row_class", ["bulk", "interactive"])
+@pytest.mark.parametrize(("times", "first"), [(0.9, {"m0"}), (1.1, {"m1", "m2"})])
+def test_a_proxy_is_asked_while_it_saves_time(row_class: str, times: float, first: set[str]):
+    """It answers 0.8 of the rows: 0.2 of the full function's time are left, and 0.8 are what it may take."""
+    known = costing(0.8 * times)
+    policy = Proxied(known, FIT, OUTSIDE)
+    scheduler = Scheduler()
+    scheduler.configure(0.0, pooled())
+    scheduler.follow(0.0, "e", "", known, policy)
+    scheduler.set_worker(0.0, WorkerView("w", True, frozenset({"m0", "m1", "m2"})))
+    scheduler.submit(0.0, asked(1, 6, row_class=row_class, slo_s=1e3))
+    _, of = drained(scheduler, dict.fromkeys(range(6), 1.0))
+    assert all(asked_of == first for asked_of in of.values())
+    assert policy.plans[-1].device_s <= policy.plans[0].device_s
+    assert not OUTSIDE.is_asked_first(policy.plans[1]), "where it answers 0.4 it saves nothing"
+
+
+def costing(share: float) -> Ensemble:
+    """The proxy takes this share of what the full function takes of a row."""
+    known = ensemble(OUTSIDE)
+    full_s = known.members[1].cost_s + known.members[2].cost_s
+    return replace(
+        known, members=(replace(known.members[0], fixed_s=0.0, per_row_s=share * full_s), *known.members[1:])
+    )
+
+
+@pytest.mark.parametrize(("shared", "gear"), [(0.0, 2), (0.9, 0)])
+def test_bulk_rows_pass_a_proxy_by_that_costs_more_than_to_read_a_row_once(shared: float, gear: int):
+    known = costing(0.7)
+    policy = Proxied(known, FIT, OUTSIDE)
+    shared_s = shared * known.members[1].cost_s
+    cascade = cascade_of(known, policy, shared_s)
+    assert cascade is not None
+    assert cascade.accuracy == policy.plans[gear].accuracy
+    assert (cascade.first.ask == (0,)) == (gear == 2)
 
 
 def test_a_plan_says_what_a_row_costs_and_how_often_it_agrees():
