@@ -104,6 +104,10 @@ bench-cache-rules: $(READY) ## Which answers a cache keeps: hits and cost of eve
 bench-cache-memory: $(READY) ## What kept answers take while 10 million inputs come once each (FLAGS='--inputs 1000000')
 	$(BIN)/python -m tests.benchmarks.cache_memory $(FLAGS)
 
+.PHONY: bench-offline
+bench-offline: $(READY) ## A scan beside online rows: backfill and INFaaS's threshold, in the simulator and live (FLAGS='--parts live')
+	$(BIN)/python -m tests.benchmarks.offline $(FLAGS)
+
 bench-fairness: $(READY) ## A caller of 20 rows a second beside one with a million, in the simulator and live (FLAGS='--parts simulated')
 	$(BIN)/python -m tests.benchmarks.fairness $(FLAGS)
 

@@ -20,6 +20,7 @@ from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import check_device, device_names
 from server.capacity.policies.by_name import POLICIES as CAPACITY_POLICIES
 from server.placement.policies.by_name import PLACEMENT_POLICIES
+from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, WorkerBounds, is_loopback
 
@@ -196,6 +197,10 @@ def _check(settings: Settings) -> None:
     if ":" not in settings.placement and settings.placement not in PLACEMENT_POLICIES:
         known = ", ".join(PLACEMENT_POLICIES)
         raise SettingsError(f"--placement {settings.placement!r} is not known; known: {known}")
+    try:
+        bulk_sharing_named(settings.bulk_sharing)
+    except ValueError as exc:
+        raise SettingsError(f"--bulk-sharing: {exc}") from exc
     capacity = settings.capacity_policy
     if ":" not in capacity and capacity not in CAPACITY_POLICIES:
         known = ", ".join(CAPACITY_POLICIES)

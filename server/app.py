@@ -103,6 +103,7 @@ from server.routes import (
 )
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
+from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.core import Scheduler
 from server.services import Services
 from server.serving.bulk_calls import BulkCalls
@@ -401,7 +402,13 @@ async def _running(
         key = labelled.key()
         contexts, ids = Contexts(key), PredictionIds(key)
         dispatcher = Dispatcher(
-            Scheduler(), bounds, latencies, metrics, residency_of, supervisor.tasks(), contexts
+            Scheduler(bulk_sharing=bulk_sharing_named(settings.bulk_sharing)),
+            bounds,
+            latencies,
+            metrics,
+            residency_of,
+            supervisor.tasks(),
+            contexts,
         )
         residency = dispatcher.residency
         housekeeping = Housekeeping(

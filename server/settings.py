@@ -212,6 +212,9 @@ class Settings:
     default_max_batch: int = _setting(256, "largest batch of a function that names none, and of bare models")
     placement: str = _setting("value", "placement policy: what workers load, and what leaves for it")
     default_policy: str = _setting("goodput", "batching policy of a function that names none")
+    bulk_sharing: str = _setting(
+        "backfill", "when bulk rows run beside interactive ones: backfill, or threshold (below 40 % busy)"
+    )
 
     allow_import: bool = _setting(
         False,

@@ -22,6 +22,7 @@ from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Choice, Ensemble, SelectionPolicy, State
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
+from server.scheduling.bulk_sharing import BULK_SHARING, BulkSharing
 from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
 from server.scheduling.filling import (
     FillerLimits,
@@ -130,11 +131,13 @@ class Scheduler:
         *,
         arbitration: Arbitration = MostInTime(),  # noqa: B008 - immutable
         filling: Filling = Filling(),  # noqa: B008 - immutable
+        bulk_sharing: BulkSharing = BULK_SHARING["backfill"],
         lead_s: float = 0.002,
         first_batch_id: int = 1,
     ) -> None:
         self._arbitrate = arbitration
         self._filling = filling
+        self._bulk_sharing = bulk_sharing
         self._lead_s = lead_s
         self._next_batch_id = first_batch_id
         self._epoch = 0  # counts changes of the workers
@@ -480,12 +483,15 @@ class Scheduler:
         # A lane does not wait for itself, nor on a worker for another.
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 < len(lanes) else {}
         for lane in lanes:
+            lane.holds_bulk = False
             if not lane.interactive.rows and not lane.filler_rows:
                 continue  # what waits is in its pool, which is asked below
             find = worker_for if len(lane.members) == 1 else runner_for
             worker = find(now_s, lane, workers, waiting_s)
             if worker is None:
                 continue
+            if lane.bulk.rows and self._bulk_sharing.busy_below < math.inf:
+                self._hold_bulk(now_s, lane, worker, survey)
             if lane.filler_rows:
                 survey.fillers.append((lane, worker))
             if not lane.interactive.rows:
@@ -516,6 +522,14 @@ class Scheduler:
             if self._hear(now_s):
                 return self._to_tell.popleft() if self._to_tell else None
         return survey
+
+    def _hold_bulk(self, now_s: float, lane: Lane, runner: Runner, survey: _Survey) -> None:
+        """Hold the lane's bulk rows back while a worker that would run them is too busy for that."""
+        below = self._bulk_sharing.busy_below
+        workers = [each for each, _ in runner.running(())]
+        if any(self._bulk_sharing.holds(each.used.at(now_s)) for each in workers):
+            lane.holds_bulk = True
+            survey.wake_s = min(survey.wake_s, max(each.used.falls_at_s(now_s, below) for each in workers))
 
     def _filler(self, now_s: float, survey: _Survey) -> RunBatch | None:
         """A batch of fillers alone, if it is their turn."""
@@ -628,6 +642,7 @@ class Scheduler:
             joined = self._joined(now_s, lane, worker, runs)
             rows += sum(run.rows for run in joined)
             runs += joined
+        lane.holds_bulk = lane.holds_bulk or not self._bulk_sharing.joins
         if lane.filler_rows and not any(other.interactive.rows for other in self._queues.lanes):
             start_s = worker.free_at_s(now_s)
             limits = self._filler_limits(now_s, worker)
@@ -697,6 +712,7 @@ class Scheduler:
                 alone=each.is_idle,
             )
             each.in_flight[batch_id] = sent
+            each.used.add(now_s, predicted_s)
             self._in_flight[batch_id] = (each, whole)
             batches.append(
                 RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices, plan=plan)
@@ -800,6 +816,7 @@ class Scheduler:
             is_guess=not lane.is_known(worker.view.device, members),
             alone=alone,
         )
+        worker.used.add(now_s, sent.predicted_s)
         cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane)
         self._in_flight[batch_id] = (worker, cut)
         lane.sent(now_s, sent.rows, worker, members)

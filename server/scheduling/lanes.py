@@ -80,6 +80,7 @@ class Lane:
         self.filler_served_s = now_s  # when its fillers last did, or began to wait
         self.rhythm = Rhythm()  # of its interactive rows
         self.bulk_rhythm = Rhythm()
+        self.holds_bulk = False  # until the core looks again: bulk rows may not run where it looked
         self.pace = Pace()  # of the same, where pools have to know what others need
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
@@ -106,13 +107,13 @@ class Lane:
 
     @property
     def filler_rows(self) -> int:
-        """Rows waiting for what interactive rows leave."""
-        return self.aside.rows + self.bulk.rows
+        """Rows that may run in what interactive rows leave."""
+        return self.aside.rows + (0 if self.holds_bulk else self.bulk.rows)
 
     @property
     def fillers(self) -> TenantQueue:
         """Of the rows that wait for what interactive rows leave, those that go first."""
-        return self.bulk if self.bulk.rows else self.aside
+        return self.bulk if self.bulk.rows and not self.holds_bulk else self.aside
 
     @property
     def nbytes(self) -> float:
@@ -205,8 +206,9 @@ class Lane:
 
         row_s: what a row takes, by which tenants are due so many.
         """
-        late = min(self.aside.rows, max(rows - rows // 2, rows - self.bulk.rows))
-        more = min(rows - late, self.bulk.rows)
+        bulk_rows = 0 if self.holds_bulk else self.bulk.rows
+        late = min(self.aside.rows, max(rows - rows // 2, rows - bulk_rows))
+        more = min(rows - late, bulk_rows)
         self.filler_served_s = now_s
         return (self.aside.take_in_turn(late, row_s) if late else []) + (
             self.bulk.take_in_turn(more, row_s) if more else []

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection
 
 from server.record import record
+from server.scheduling.bulk_sharing import Utilization
 from server.scheduling.terms import BatchTimes, WorkerView
 
 __all__ = ["SentBatch", "WorkerState", "hangs_after_s"]
@@ -50,7 +51,7 @@ def hangs_after_s(expected_s: float, *, is_guess: bool, most_s: float) -> float:
 class WorkerState:
     """A worker and its batches, which it works on in the order sent; they may end in any."""
 
-    __slots__ = ("_turn_s", "_worked_at_s", "_worked_s", "heard_s", "in_flight", "name", "view")
+    __slots__ = ("_turn_s", "_worked_at_s", "_worked_s", "heard_s", "in_flight", "name", "used", "view")
 
     def __init__(self, view: WorkerView) -> None:
         self.name = view.name
@@ -60,6 +61,7 @@ class WorkerState:
         self._turn_s = -math.inf  # since when the first of its batches has had it, or it has had none
         self._worked_s = 0.0  # seconds of interactive batches of late, fading
         self._worked_at_s = 0.0
+        self.used = Utilization()  # by rows of any class
 
     @property
     def is_reserved(self) -> bool:

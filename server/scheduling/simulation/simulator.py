@@ -20,6 +20,7 @@ from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.placement.policies.by_name import placement_named
 from server.placement.policy import GroupKeys, WaitingRows
 from server.scheduling.arbitration import Arbitration, least_recently_served
+from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.core import (
     AnswerKnown,
     BatchTimes,
@@ -178,6 +179,7 @@ class Workload:
     placement_options: Mapping[str, Any] = field(default_factory=dict)
     loads_block: bool = False  # a device computes nothing while a model moves over its link
     closed_loop: ClosedLoop | None = None  # beside what arrives by itself
+    bulk_sharing: str = "backfill"
     tells_tenants: bool = True  # whether the scheduler knows whose rows are whose
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
 
@@ -345,7 +347,9 @@ class _Simulation:
             for function in load.functions
             if function.followed is not None
         }
-        self._scheduler = Scheduler(arbitration=load.arbitration)
+        self._scheduler = Scheduler(
+            arbitration=load.arbitration, bulk_sharing=bulk_sharing_named(load.bulk_sharing)
+        )
         self._result = SimulationResult({name: FunctionResult() for name in self._functions})
         self._arrived_s: dict[int, float] = {}  # interactive request → arrival
         self._events: list[tuple[float, int, str, Any]] = []  # time, tie-break, kind, what

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from server.scheduling.bulk_sharing import BULK_SHARING, Utilization
 from server.scheduling.core import Idle, RunBatch
 from server.scheduling.filling import FillerLimits, Filling, filler_limits
 from server.scheduling.lanes import Lane
@@ -277,3 +278,56 @@ def test_rows_that_missed_their_goal_are_all_answered_while_others_that_can_meet
             scheduler.finished(now_s, batch.batch_id)
     assert left == 0
     assert now_s - began_s <= 1.5 * 21 * len(late) * affine(8), "one part in 21 of the time is theirs"
+
+
+def test_below_the_threshold_bulk_rows_run_by_themselves_and_above_it_they_wait() -> None:
+    scheduler = core(
+        spec(max_batch=64), workers=(worker(in_flight_limit=1),), bulk_sharing=BULK_SHARING["threshold"]
+    )
+    scheduler.submit(0.0, rows(1, 60_000, row_class="bulk"))
+    scheduler.submit(0.0, rows(2, 2))
+    (online,) = batches(scheduler, 0.0)
+    assert parts(online) == [(2, 0, 2)]  # no bulk row joins it
+    now_s, sent, bulk = 0.0, online, 0
+    for _ in range(400):
+        now_s += affine(sent.rows)
+        scheduler.finished(now_s, sent.batch_id)
+        action = scheduler.next_action(now_s)
+        while isinstance(action, Idle):
+            assert now_s < action.until_s < now_s + 10  # it asks to be woken
+            now_s = action.until_s
+            action = scheduler.next_action(now_s)
+        assert isinstance(action, RunBatch)
+        sent = action
+        bulk += sent.rows
+    # 64 rows take 21 ms: of the whole worker 3,048 a second
+    assert 0.37 < bulk * affine(64) / 64 / now_s < 0.47
+
+
+def test_late_rows_do_not_wait_for_the_threshold() -> None:
+    scheduler = core(
+        spec(max_batch=8), workers=(worker(in_flight_limit=1),), bulk_sharing=BULK_SHARING["threshold"]
+    )
+    scheduler.submit(0.0, rows(1, 8, slo_s=0.001))  # whose goal is lost from the beginning
+    scheduler.submit(0.0, rows(2, 1000, row_class="bulk"))
+    seen: set[int] = set()
+    now_s = 0.0
+    for _ in range(60):
+        action = scheduler.next_action(now_s)
+        if isinstance(action, Idle):
+            break
+        assert isinstance(action, RunBatch)
+        seen.update(part.request_id for part in action.slices)
+        now_s += affine(action.rows)
+        scheduler.finished(now_s, action.batch_id)
+    assert 1 in seen
+
+
+def test_utilization_fades_and_says_when_it_is_low_enough() -> None:
+    used = Utilization()
+    assert used.at(5.0) == 0.0
+    used.add(10.0, 1.6)
+    assert used.at(10.0) == pytest.approx(0.8)
+    falls_s = used.falls_at_s(10.0, 0.4)
+    assert used.at(falls_s) < 0.4 <= used.at(falls_s - 1e-3)
+    assert used.falls_at_s(falls_s, 0.4) == falls_s

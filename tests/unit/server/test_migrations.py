@@ -97,6 +97,7 @@ def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(dat
         connection.execute(text("DROP TABLE audit"))
         connection.execute(text("DROP TABLE ended_sessions"))
         connection.execute(text("DROP TABLE bulk_controls"))
+        connection.execute(text("DROP TABLE model_variants"))
         connection.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         connection.execute(text("DELETE FROM secrets WHERE name = 'sessions'"))
         connection.execute(text("DROP INDEX ix_feedback_function_number"))

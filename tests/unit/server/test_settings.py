@@ -53,6 +53,10 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--head-timeout-s=soon"], "--head-timeout-s 'soon' is not a number"),
         (["--default-policy=fastest"], "--default-policy 'fastest' is not known; known: goodput, greedy"),
         (["--default-policy=mine:Policy"], "--default-policy 'mine:Policy' is an import path"),
+        (
+            ["--bulk-sharing=some"],
+            "--bulk-sharing: bulk sharing 'some' is not known; known: backfill",
+        ),
         (["--placement=mine:Policy"], "--placement 'mine:Policy' is an import path"),
         (["--allowed-host=http://photos.example"], "is not the name of a host"),
         (["--allowed-host=photos.example:8080"], "is not the name of a host"),
