@@ -111,6 +111,8 @@ class LocalTransport:
             case ["GET", "v1", "models"]:
                 models = [self._catalog.function(name) for name in self._catalog.models()]
                 return _json({"models": [self._model_row(model) for model in models]})
+            case ["GET", "v1", ("workers" | "capacity") as what]:  # it answers in the process that asks
+                return _json({what: []})
             case ["GET", "v1", "residency"]:
                 return _json({"residency": self._held(), "residency_events": []})
         return _failure(501, "bad_option", f"local: does not do {request.method} {request.path}")

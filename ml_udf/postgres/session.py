@@ -291,7 +291,7 @@ class Session:
 
     @reported
     def residency(self, view: str) -> list[dict[str, Any]]:
-        """Behind the views `ml_udf.residency` and `residency_events`."""
+        """Behind the views `ml_udf.residency`, `residency_events`, `workers` and `capacity`."""
         return self._views.residency(view)
 
     @reported

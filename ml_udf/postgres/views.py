@@ -40,7 +40,7 @@ class Views:
         return self._of_servers("models")
 
     def residency(self, view: str) -> list[Row]:
-        """`residency` or `residency_events` of every server that current_user may use."""
+        """`residency` or `residency_events`, `workers` or `capacity`, of every server one may use."""
         return self._of_servers(view)
 
     def training(self, view: str) -> list[Row]:

@@ -46,7 +46,7 @@ def _told(done: Done, *, is_whole: bool) -> dict[str, Any]:
         "model": done.model or None,
         # These may name what the caller does not see.
         "reason": done.reason if is_whole else None,
-        "by": done.by if is_whole else None,
+        "decided_by": done.by if is_whole else None,
         "outcome": done.outcome,
         "took_s": round(done.took_s, 6),
         "error": (done.error or None) if is_whole else None,

@@ -130,3 +130,51 @@ COMMENT ON FUNCTION ml_udf.create_pipeline(text, jsonb, double precision, text, 
 REVOKE ALL ON FUNCTION ml_udf.create_pipeline(text, jsonb, double precision, text, boolean, name, text, name) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ml_udf.create_pipeline(text, jsonb, double precision, text, boolean, name, text, name)
     TO ml_udf_trainer, ml_udf_admin;
+
+-- ── Workers, and what was done about capacity ──────────────────────────────────────────────────────
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._workers(
+    OUT server text, OUT name text, OUT state text, OUT pid bigint, OUT restarts bigint, OUT device text,
+    OUT device_name text, OUT capacity_bytes bigint, OUT resident text[], OUT last_error text,
+    OUT last_error_at timestamptz
+) RETURNS SETOF record
+    LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 20
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].residency("workers")
+$python$;
+COMMENT ON FUNCTION ml_udf._workers() IS 'the workers of every server that the caller may use';
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._capacity(
+    OUT server text, OUT "at" timestamptz, OUT action text, OUT worker text, OUT model text, OUT reason text,
+    OUT decided_by text, OUT outcome text, OUT took_s double precision, OUT error text
+) RETURNS SETOF record
+    LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 100
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].residency("capacity")
+$python$;
+COMMENT ON FUNCTION ml_udf._capacity() IS
+    'what was done about capacity on every server that the caller may use';
+REVOKE ALL ON FUNCTION ml_udf._workers(), ml_udf._capacity() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._workers(), ml_udf._capacity() TO ml_udf_reader;
+
+-- PUBLIC
+CREATE VIEW ml_udf.workers AS
+    SELECT server, name, state, pid, restarts, device, device_name, capacity_bytes, resident, last_error,
+           last_error_at
+    FROM ml_udf._workers();
+COMMENT ON VIEW ml_udf.workers IS
+    'the workers of the servers that you may use: starting, up, down, joining, leaving or given up, and the models that each holds';
+
+-- PUBLIC
+CREATE VIEW ml_udf.capacity AS
+    SELECT server, "at", action, worker, model, reason, decided_by, outcome, took_s, error
+    FROM ml_udf._capacity();
+COMMENT ON VIEW ml_udf.capacity IS
+    'the last workers and copies of models that came and went by a decision about capacity, with its reason and what came of it';
+GRANT SELECT ON ml_udf.workers, ml_udf.capacity TO ml_udf_reader;

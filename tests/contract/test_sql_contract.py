@@ -219,6 +219,15 @@ def test_the_views_tell_where_models_are_and_why_they_came(engine: Engine, endpo
         assert came == [("load", "done", True, True, True)]
 
 
+def test_the_views_tell_which_workers_there_are_and_what_was_done(engine: Engine, endpoint: str):
+    workers = engine.query("SELECT name, state, restarts FROM ml_udf.workers")
+    assert workers == ([] if endpoint.startswith("local:") else [("w0", "up", 0)])
+    done = engine.query(
+        'SELECT "at", action, worker, model, reason, decided_by, outcome FROM ml_udf.capacity'
+    )
+    assert done == [], "as many workers as there were at first"
+
+
 def test_the_views_list_functions_and_models(engine: Engine):
     assert ("udf_text",) in engine.query("SELECT name FROM ml_udf.functions")
     assert ("photo_net",) in engine.query("SELECT name FROM ml_udf.models")
