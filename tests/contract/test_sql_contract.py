@@ -220,8 +220,8 @@ def test_the_views_tell_where_models_are_and_why_they_came(engine: Engine, endpo
 
 
 def test_the_views_tell_which_workers_there_are_and_what_was_done(engine: Engine, endpoint: str):
-    workers = engine.query("SELECT name, state, restarts FROM ml_udf.workers")
-    assert workers == ([] if endpoint.startswith("local:") else [("w0", "up", 0)])
+    workers = engine.query("SELECT name, state, device FROM ml_udf.workers")
+    assert workers == ([] if endpoint.startswith("local:") else [("w0", "up", "cpu")])
     done = engine.query(
         'SELECT "at", action, worker, model, reason, decided_by, outcome FROM ml_udf.capacity'
     )
