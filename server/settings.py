@@ -106,7 +106,8 @@ class Settings:
         "named; for auto, each CUDA device or the CPU",
     )
     capacity_policy: str = _setting(
-        "static", "capacity policy, with --workers MIN:MAX: when workers join and leave, and copies of models"
+        "forecast",
+        "capacity policy, with --workers MIN:MAX: when workers join and leave, and copies of models",
     )
     prices: Path | None = _setting(
         None,

@@ -71,7 +71,9 @@ def ran(server: InferenceServer, *arguments: str) -> tuple[int, str]:
 
 
 def test_workers_join_and_leave_while_rows_flow(tmp_path: Path) -> None:
-    with inference_server(tmp_path / "home", flags=[ANEW, "--workers=1:2"]) as server:
+    with inference_server(
+        tmp_path / "home", flags=[ANEW, "--workers=1:2", "--capacity-policy=static"]
+    ) as server:
         server.deploy(hashing_model(tmp_path, "text_hash"), "udf_text")
         with Load(server) as load:
             assert ran(server, "drain", "w0")[0] == 1, "one is the least"
