@@ -115,7 +115,7 @@ def _contenders(flags: argparse.Namespace, load: str, slower: float) -> list[str
     """All; where service is slower those that are compared; the oracle knows one function."""
     names = [*POLICIES, "oracle"] if slower == 1 else [BASE, "infaas-warm", "forecast", "forecast-warm"]
     if load == FIGURE_12:
-        names = [name for name in names if name != "oracle"]
+        names = [name for name in names if name != "oracle" and (slower == 1 or "warm" not in name)]
     return [name for name in names if not flags.policies or name in flags.policies]
 
 

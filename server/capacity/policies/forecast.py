@@ -54,6 +54,7 @@ _DECIDES_S = 2.0
 _SAMPLE_S = 1.0
 _TIMES, _TIMES_WARM = 5, 3  # running that a saving is seen before it is done
 _SAVES = 0.03  # of an option's worth, at least
+_SAVES_ROWS = 1.0  # and what so many late rows cost at first
 _GAINS = 0.15  # of what there is costs: gained at least, where fewer rows are late
 _GAINS_ROWS = 5.0  # and what so many late rows cost
 _DEAR = 5.0  # times what there is: such a step is thought over once
@@ -344,7 +345,7 @@ class _Round:
             value, late = worth.of(option, self._reload_s(load, choices, option))
             if value < bound:
                 best = (value, late, option)
-        actions = self._done(seen, found, best, nothing, gain, due=due)
+        actions = self._done(seen, found, best, nothing, gain, late_price, due=due)
         return actions or (self._insured(load, choices) if due and self._keep_warm else [])
 
     def _insured(self, load: FunctionLoad, choices: Sequence[Variant]) -> list[Action]:
@@ -384,6 +385,7 @@ class _Round:
         best: tuple[float, float, _Option] | None,
         nothing: _Option,
         gain: float,
+        late_price: float,
         *,
         due: bool,
     ) -> list[Action]:
@@ -393,7 +395,11 @@ class _Round:
         if fewer_late and gained < gain:
             seen.dear = 0
             return []
-        saves = best is not None and not fewer_late and gained > _SAVES * found[0]
+        saves = (
+            best is not None
+            and not fewer_late
+            and gained > max(_SAVES * found[0], _SAVES_ROWS * late_price / seen.price)
+        )
         if due:
             seen.saving = seen.saving + 1 if saves else 0
         if best is None or not (fewer_late or saves):
