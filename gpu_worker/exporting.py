@@ -109,10 +109,18 @@ def _written(manifest: Manifest, target: Path) -> Manifest:
         outputs=dataclasses.replace(
             manifest.outputs, **({"boxes": ("boxes",)} if finds_boxes else {"scores": "logits"})
         ),
-        features=FeaturesSpec() if both is None else FeaturesSpec("features", manifest.features.width),
+        features=FeaturesSpec() if both is None else FeaturesSpec("features", _width(both, pixels)),
     )
     (target / MANIFEST_FILE).write_text(json.dumps(found.to_json(), indent=2) + "\n", encoding="utf-8")
     return found
+
+
+def _width(both: nn.Module, pixels: Tensor) -> int:
+    """How many numbers its features are: a manifest that names them says it."""
+    import torch
+
+    with torch.inference_mode():
+        return int(both(pixels)[1].shape[1])
 
 
 def _with_features(module: nn.Module, pixels: Tensor) -> nn.Module | None:

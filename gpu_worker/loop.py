@@ -49,6 +49,7 @@ from gpu_worker.wire.protocol import (
     ListResidents,
     Load,
     Loaded,
+    MakeVariant,
     Message,
     Ping,
     Pong,
@@ -65,6 +66,7 @@ __all__ = ["Loop"]
 
 _log = logging.getLogger(__name__)
 _MOST_PENDING = 64  # batches; more are refused, so that memory stays bounded
+_OF_TRAINING = (TrainEpoch, StoreCheckpoint, ForgetTrial, Evaluate, Inspect, MakeVariant)
 _LOOK_S = 0.2  # between two looks at whether anybody still waits for the batches under way
 
 
@@ -146,7 +148,7 @@ class Loop:
                 batch.cancel()
             elif not self._orders.cancel(message.target):
                 self._trainer.cancel(message)
-        elif isinstance(message, TrainEpoch | StoreCheckpoint | ForgetTrial | Evaluate | Inspect):
+        elif isinstance(message, _OF_TRAINING):
             self._trainer.send(message)
         elif isinstance(message, ProbeTraining):
             self._trainer.probe(message)

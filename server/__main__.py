@@ -228,6 +228,8 @@ def _check(settings: Settings) -> None:
 def _check_access(settings: Settings) -> None:
     if settings.ask_class not in ("interactive", "bulk"):
         raise SettingsError("--ask-class must be interactive or bulk")
+    if settings.variants not in ("auto", "off"):
+        raise SettingsError(f"--variants must be auto or off, not {settings.variants!r}")
     if settings.default_visibility not in ("public", "private"):
         raise SettingsError("--default-visibility must be public or private")
     if settings.ask_token_file is not None and settings.token_file is None:

@@ -146,6 +146,8 @@ from server.training.promotion.deployer import Deployer
 from server.training.promotion.refit import Refits
 from server.training.retraining import Retrainings
 from server.training.trainers import Trainers
+from server.training.variants.measuring import Measuring
+from server.training.variants.orders import VariantOrders
 from server.version import VERSION
 from server.workers.devices import count_cuda_devices, worker_devices
 from server.workers.local import LocalPool, Timing
@@ -529,6 +531,24 @@ async def _running(
         )
         stack.push_async_callback(shadow_rows.close)
         shadow_rows.start()
+        profiler = Profiler(latencies, worker_hang_s=settings.worker_hang_s)
+        variant_orders = VariantOrders(
+            settings.home / "variants",
+            variants,
+            of_registry,
+            catalog,
+            publisher,
+            residency,
+            trainers,
+            Measuring(trainers, residency, profiler),
+            taken,
+            supervisor.tasks(),
+            at_rest=dispatcher.at_rest,
+            by_itself=settings.variants == "auto",
+            load_patience_s=settings.worker_start_s,
+        )
+        stack.push_async_callback(variant_orders.close)
+        variant_orders.start()
         deployer = Deployer(trainers, publisher, catalog, trained, Refits(trainers))
         retrainings = Retrainings(
             RetrainingRepository(storage.engine),
@@ -607,6 +627,7 @@ async def _running(
             catalog=catalog,
             variants=variants,
             wishes=wishes,
+            variant_orders=variant_orders,
             publisher=publisher,
             dispatcher=dispatcher,
             residency=residency,

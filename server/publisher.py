@@ -196,11 +196,14 @@ class Publisher:
                 lambda: self._artifacts.adopt(directory), model.name, self._catalog, directory
             )
 
+    def users_of(self, model: ModelVersion) -> list[str]:
+        """The functions that are served and may ask it, by name; none of a model that answers by itself."""
+        return sorted({each.name for each in self._catalog if not each.bare and model in each.asked})
+
     async def remove_variant(self, model: ModelVersion) -> None:
         """Serve a variant no longer, and forget its files. Raises `BadOption` where a function names it."""
         async with self._one_at_a_time:
-            users = sorted({each.name for each in self._catalog if not each.bare and model in each.asked})
-            if users:
+            if users := self.users_of(model):
                 raise BadOption(f"{model.key} is a member of the function {users[0]}; deploy that without it")
             await asyncio.to_thread(self._repository.remove_model, model)
             function = self._catalog.remove_model(model)

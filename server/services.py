@@ -44,6 +44,7 @@ from server.training.drift import Drift
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
 from server.training.retraining import Retrainings
+from server.training.variants.orders import VariantOrders
 
 __all__ = ["SeenOf", "Services", "ServicesOf", "ViewOf"]
 
@@ -58,6 +59,7 @@ class Services:
     catalog: Catalog
     variants: Variants
     wishes: Wishes
+    variant_orders: VariantOrders
     publisher: Publisher
     dispatcher: Dispatcher
     residency: Residency

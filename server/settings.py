@@ -127,6 +127,10 @@ class Settings:
         "bytes of this machine's memory that hold models for a worker's device, where that has memory of its "
         "own; 0 = a quarter of the memory, shared among the workers",
     )
+    variants: str = _setting(
+        "off",
+        "auto: make and measure other ways to run each model (ONNX, int8, bf16) while no row waits; or off",
+    )
     keep_prepared: bool = _setting(
         True, "keep weights as they lie in memory too, in the home folder, so that loads only read them"
     )

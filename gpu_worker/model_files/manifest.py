@@ -23,6 +23,7 @@ from gpu_worker.model_files.regular import (
     read_json,
 )
 from gpu_worker.model_files.remote_spec import RemoteSpec, remote_from
+from gpu_worker.model_files.run_spec import AS_IT_IS, RunSpec, run_from
 from gpu_worker.tasks import Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from gpu_worker.wire.columns import JSON
@@ -102,6 +103,7 @@ class Manifest:
     backbone: Backbone | None = None  # what it stands on, of a head
     thresholds: Mapping[str, float] = field(default_factory=dict)
     content: str = ""
+    run: RunSpec = AS_IT_IS  # how it runs, of a model's variant
 
     def __post_init__(self) -> None:
         if not self.files and self.weights is not None:
@@ -151,6 +153,7 @@ class Manifest:
                 ("files", [file.to_json() for file in self.files], len(self.files) > 1),
                 ("thresholds", dict(self.thresholds), bool(self.thresholds)),
                 ("content", self.content, bool(self.content)),
+                ("run", self.run.to_json(), self.run != AS_IT_IS),
                 ("backbone", self.backbone and self.backbone.to_json(), self.backbone is not None),
             )
             if is_said
@@ -206,6 +209,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         remote=remote,
         backbone=backbone_from(content),
         thresholds=thresholds_from(content.get("thresholds"), classes),
+        run=run_from(content),
         content=JSON if remote and remote.schema else _parse_content(content.get("content") or ""),
     )
 

@@ -37,10 +37,12 @@ _FATAL = 4  # of ONNX Runtime's levels of logging
 _WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
 
 
-def open_session(path: str, device: Device, content: bytes | None = None) -> onnxruntime.InferenceSession:
+def open_session(
+    path: str, device: Device, content: bytes | None = None, *, threads: int = 1
+) -> onnxruntime.InferenceSession:
     """ONNX Runtime's session of a file that names no other file. Raises `ModelUnusable`.
 
-    content: what the file holds, where that is in memory.
+    content: what the file holds, where that is in memory. threads: cores of one pass.
     """
     try:
         if content is not None:
@@ -53,8 +55,8 @@ def open_session(path: str, device: Device, content: bytes | None = None) -> onn
     except OSError as exc:
         raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
     options = onnxruntime.SessionOptions()
-    # One core a pass: the engine runs passes side by side (see there).
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # One core a pass, unless a variant says otherwise: the engine runs passes side by side (see there).
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = _FATAL  # errors are raised: in the log a stranger could fill it
     # Never by the file's name: its other format is not the one that was looked over.
     options.add_session_config_entry("session.load_model_format", "ONNX")
@@ -134,7 +136,7 @@ class OnnxNetwork:
         self.pixels = (spec.height, spec.width)
         self._path = path
         self._device = device.computes_on
-        self._session = open_session(path, device, content)
+        self._session = open_session(path, device, content, threads=manifest.run.threads)
         self._input = PixelInput(self._session, spec, path)
         self._answers = Answers(self._session, manifest, path)
         self.features_width = 0  # these are known once it is warm

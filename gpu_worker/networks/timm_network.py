@@ -32,7 +32,7 @@ def load_timm(
         module,
         manifest.input,
         device,
-        traceable=False,
+        traceable=manifest.run.traced,
         reads=task.reads,
         activation=cast("Activation", manifest.outputs.activation or task.activation),
     )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.model_files.run_spec import BFLOAT16
 from gpu_worker.networks.build import build_module
 from gpu_worker.networks.text_network import TextNetwork
 from gpu_worker.networks.torch_network import TorchNetwork
@@ -64,6 +65,11 @@ def skeleton(manifest: Manifest) -> nn.Module:
 def network_of(module: nn.Module, manifest: Manifest, device: Device) -> TextNetwork | TorchNetwork:
     """The network of a module that is as it will run. Raises `ModelUnusable`."""
     task = task_named(manifest.task)
+    if manifest.run.precision == BFLOAT16 and device.is_cuda:
+        raise ModelUnusable(
+            f"{manifest.name} computes in bfloat16 on a CPU; on {device.name} a worker finds the fastest "
+            f"precision of {manifest.name.partition('~')[0]} by itself"
+        )
     if manifest.input.form == "text":
         return TextNetwork(module, device, task.activation)
     return TorchNetwork(
@@ -98,6 +104,8 @@ def _as_it_runs(module: nn.Module, manifest: Manifest) -> nn.Module:
         fold_batch_norms(module)
         # torch's stubs lack this overload, which its documentation names first.
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if manifest.run.precision == BFLOAT16:
+            module.to(torch.bfloat16)
     return module
 
 

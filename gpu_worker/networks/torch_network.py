@@ -104,6 +104,8 @@ class TorchNetwork:
         self.values_width = self.boxes_width = 0
         self._traceable = traceable and not device.is_cuda
         scale, shift = pixel_line(spec)
+        own = (tensor.dtype for tensor in self._module.parameters() if tensor.is_floating_point())
+        self._dtype = next(own, torch.float32)
         self._scale = torch.from_numpy(scale).to(self._device)
         self._shift = torch.from_numpy(shift).to(self._device)
         self._weight_bytes: int = sum(
@@ -247,8 +249,9 @@ class TorchNetwork:
         """Pixels go to the device as bytes, a quarter of what they are as numbers, and become those there."""
         if batch.dtype == torch.uint8:
             lines = batch.view(-1, len(self._scale)).float()
-            return torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
-        return batch.contiguous(memory_format=torch.channels_last)
+            pixels = torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
+            return pixels.to(self._dtype)
+        return batch.to(self._dtype).contiguous(memory_format=torch.channels_last)
 
 
 def without_classifier(module: nn.Module) -> nn.Module | None:

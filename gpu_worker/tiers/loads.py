@@ -27,6 +27,7 @@ from gpu_worker.memory import Region
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.prepared import PreparedFiles, Stamp, content_of, read_at
 from gpu_worker.model_files.regular import open_regular
+from gpu_worker.model_files.run_spec import AS_IT_IS
 from gpu_worker.model_files.sources import Sources
 from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.loader import check_input, warm_up
@@ -574,6 +575,7 @@ def _options(manifest: Manifest) -> dict[str, Any]:
         "classes": manifest.classes,
         "input": asdict(manifest.input),
         "features": asdict(manifest.features),
+        **({} if manifest.run == AS_IT_IS else {"run": manifest.run.to_json()}),
         "outputs": asdict(manifest.outputs),
     }
 

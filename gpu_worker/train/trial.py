@@ -47,12 +47,14 @@ from gpu_worker.wire.protocol import (
     FrameError,
     Inspect,
     Inspected,
+    MakeVariant,
     Message,
     ProbeTraining,
     RowError,
     StoreCheckpoint,
     TrainEpoch,
     TrainingProbed,
+    VariantMade,
     reply_frame,
 )
 
@@ -96,6 +98,8 @@ class Trials:
                 return self._evaluate(message)
             if isinstance(message, Inspect):
                 return self._inspect(message)
+            if isinstance(message, MakeVariant):
+                return self._make_variant(message)
             if isinstance(message, ForgetTrial):
                 self._trials.pop(message.trial, None)
                 return Done(message.id)
@@ -196,6 +200,25 @@ class Trials:
             return Evaluated(message.id, [], [], 0.0)
         predictions = [row.tobytes() for row in found.predictions]
         return Evaluated(message.id, predictions, _told(found.targets), found.row_s)
+
+    def _make_variant(self, message: MakeVariant) -> VariantMade:
+        """Torch as in training: one thread."""
+        import torch
+
+        from gpu_worker.variants.judging import MakingRows, made_and_judged
+
+        torch.set_num_threads(1)
+        try:
+            rows = MakingRows(self._read, self.max_pixels, lambda: self._check_stopped(message.id))
+            return made_and_judged(message, rows)
+        except Exception as exc:
+            if _is_full(exc):
+                raise NoSpace(f"no space is left for the variant {message.name} in {message.target}") from exc
+            raise
+
+    def _check_stopped(self, request: int) -> None:
+        if self._stepped(request):
+            raise Cancelled("the variant was given up")
 
     def _known(self) -> Learners:
         if self._learners is None:

@@ -32,6 +32,7 @@ __all__ = [
     "ListResidents",
     "Load",
     "Loaded",
+    "MakeVariant",
     "MemberAnswer",
     "Message",
     "Ping",
@@ -44,6 +45,7 @@ __all__ = [
     "TrainEpoch",
     "TrainingProbed",
     "Unload",
+    "VariantMade",
 ]
 
 
@@ -457,3 +459,44 @@ class Evaluated(Message):
     predictions: list[bytes]  # one row's vector each
     targets: list[Any]
     row_s: float  # time of a forward pass, per row
+
+
+@dataclass(slots=True)
+class MakeVariant(Message):
+    """Make another way to run the model stored in `directory`: a folder `target`, as the model `name`.
+
+    recipe: as `gpu_worker.variants.making` has it. snapshot: Parquet file with the columns input, target,
+    split, whose training rows calibrate int8, and by whose rows of `split` it is judged; "" = none is given.
+    """
+
+    kind: ClassVar[str] = "make_variant"
+    directory: str
+    target: str
+    name: str
+    recipe: str
+    threads: int = 1
+    snapshot: str = ""
+    split: str = ""
+    calibration_rows: int = 0
+    held_out_rows: int = 0
+
+
+@dataclass(slots=True)
+class VariantMade(Message):
+    """It lies in its folder, whole.
+
+    right, original_right: of each held-out row 1 or 0, whether it and its original name the row's class; −1
+    of a row that can no longer be read. agreed: of how many both name the same. difference: of an export,
+    the largest between its numbers and the original's; None where nothing was exported. calibrated: rows.
+    """
+
+    kind: ClassVar[str] = "variant_made"
+    runtime: str
+    precision: str
+    nbytes: int
+    took_s: float
+    right: list[int] = field(default_factory=list)
+    original_right: list[int] = field(default_factory=list)
+    agreed: int = 0
+    difference: float | None = None
+    calibrated: int = 0

@@ -25,6 +25,7 @@ Training goes beside that, one message an epoch, so that whoever drives it decid
     StoreCheckpoint → CheckpointStored | Failed  a trial's weights, into the parameter store
     Evaluate        → Evaluated        | Failed  a checkpoint's probabilities for the rows of one split
     ForgetTrial     → Done                       its weights are no longer wanted
+    MakeVariant     → VariantMade      | Failed  another way to run a model, and how it answers held-out rows
     ProbeTraining   → TrainingProbed   | Failed  whether it still takes steps
     EndTraining     → Done                       end a training process that hangs
 """
@@ -58,6 +59,7 @@ from gpu_worker.wire.messages import (
     ListResidents,
     Load,
     Loaded,
+    MakeVariant,
     MemberAnswer,
     Message,
     Ping,
@@ -70,6 +72,7 @@ from gpu_worker.wire.messages import (
     TrainEpoch,
     TrainingProbed,
     Unload,
+    VariantMade,
 )
 
 __all__ = [
@@ -94,6 +97,7 @@ __all__ = [
     "ListResidents",
     "Load",
     "Loaded",
+    "MakeVariant",
     "MemberAnswer",
     "Message",
     "Ping",
@@ -106,6 +110,7 @@ __all__ = [
     "TrainEpoch",
     "TrainingProbed",
     "Unload",
+    "VariantMade",
     "decode",
     "encode",
     "frame_length",

@@ -19,6 +19,7 @@ from ml_udf.cli.simulate import simulate
 from ml_udf.cli.sql import sql
 from ml_udf.cli.train_actor import train_actor_command
 from ml_udf.cli.try_model import try_model
+from ml_udf.cli.variants import variants
 
 __all__ = ["app"]
 
@@ -41,6 +42,7 @@ app.command()(jobs)
 app.command()(deploy)
 app.command()(residency)
 app.command()(pipeline)
+app.command()(variants)
 app.command()(simulate)
 app.command("train-actor")(train_actor_command)
 app.command()(doctor)

@@ -28,6 +28,7 @@ ACTIONS: dict[tuple[str, str], str] = {
     ("POST", "/v1/functions/{name}/retrain"): "retrain function",
     ("DELETE", "/v1/functions/{name}/retrain"): "stop retraining",
     ("PUT", "/v1/models/{name}/visibility"): "share model",
+    ("POST", "/v1/models/{name}/variants"): "make variants",
     ("PUT", "/v1/functions/{name}/visibility"): "share function",
     ("PUT", "/v1/datasets/{name}/visibility"): "share dataset",
     ("POST", "/models/{name}/share"): "share model",

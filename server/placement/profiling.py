@@ -60,24 +60,42 @@ class Profiler:
             return
         self._tried.add((model.key, device))
         form, row = sample
-        profile_s = await self._profile(worker, model, form, row, is_waited_for)
+        profile_s = await self._profile(worker, model, form, row, is_waited_for, _BUDGET_S)
         if profile_s:
             self._latencies.profiled(model, device, form, profile_s)
             points = ",".join(f"{rows}:{1000 * took_s:.3g}" for rows, took_s in profile_s.items())
             log.info("model profiled worker=%s model=%s form=%s ms=%s", worker.name, model.key, form, points)
 
+    async def profile(
+        self, worker: Worker, model: ModelVersion, is_waited_for: Callable[[], bool], *, budget_s: float
+    ) -> dict[int, float]:
+        """Rows → seconds of a model that the worker holds, whatever is known of it; nothing is taught.
+
+        Empty for one that takes nothing that can be made up.
+        """
+        sample = _sample(model)
+        if sample is None:
+            return {}
+        return await self._profile(worker, model, *sample, is_waited_for, budget_s)
+
     async def _profile(
-        self, worker: Worker, model: ModelVersion, form: Form, row: bytes, is_waited_for: Callable[[], bool]
+        self,
+        worker: Worker,
+        model: ModelVersion,
+        form: Form,
+        row: bytes,
+        is_waited_for: Callable[[], bool],
+        budget_s: float,
     ) -> dict[int, float]:
         """Rows → seconds, for as many sizes as there is time for."""
         profile_s: dict[int, float] = {}
-        ends_s = self._clock() + _BUDGET_S
+        ends_s, longest_s = self._clock() + budget_s, _LONGEST_S * budget_s / _BUDGET_S
         for rows in _SIZES:
             least_s = math.inf
             for _ in range(_TIMES):
                 now_s = self._clock()
                 expected_s = profile_s[size] * rows / size if (size := max(profile_s, default=0)) else 0.0
-                if expected_s > _LONGEST_S or now_s + expected_s > ends_s or is_waited_for():
+                if expected_s > longest_s or now_s + expected_s > ends_s or is_waited_for():
                     break
                 message = Infer(0, [model.key], form, [row] * rows)
                 reply = await self._answer(worker, message, model)

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from gpu_worker.wire.protocol import Done, Failed, Loaded
 from server.catalog.functions import ModelVersion
+from server.catalog.variants import base_of, is_variant, variant_of
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
 from server.observability.moves import MoveKind, Moves, Outcome
 from server.placement.core import Ended, Placement, Step
@@ -845,6 +846,9 @@ def _why(ended: Ended) -> ServiceError | None:
 
 def _error_of(reply: Failed, model: ModelVersion) -> ServiceError:
     message = f"model {model.key} cannot be loaded: {reply.message}"
+    if is_variant(model.name):
+        again = f"ml-udf variants {base_of(model.name)} --only {variant_of(model.name)}"
+        message += f" (a variant is made again by: {again})"
     if reply.code == "worker_lost":
         return WorkerLost(message)
     if reply.code == "overloaded":

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
-from server.catalog.variants import ORIGINAL, Variant
+from server.catalog.functions import ModelVersion
+from server.catalog.variants import ORIGINAL, Variant, base_of, is_variant, variant_of
+from server.http.body import json_object
 from server.http.replies import json_reply
-from server.services import SeenOf, ServicesOf
+from server.routes.callers import tell
+from server.services import SeenOf, ServicesOf, ViewOf
+from server.training.variants.candidates import wishes_from
+from server.training.variants.orders import Order
 
 __all__ = ["router", "told_variant"]
 
@@ -17,28 +23,65 @@ router = APIRouter(tags=["models"])
 
 
 @router.get("/v1/variants")
-def list_variants(services: ServicesOf, seen: SeenOf, model: str = "") -> Response:
-    """Every variant of the models that the caller sees, refused ones too. model: of that alone."""
+async def list_variants(services: ServicesOf, seen: SeenOf, model: str = "") -> Response:
+    """Every variant of the models that the caller sees, refused ones too, and what is under way.
+
+    model: of that alone.
+    """
     if model:
         seen.model(model)
-    keys = {(each.name, each.version) for each in seen.models()}
-    known = [
-        variant
-        for variant in services.variants.all()
-        if (variant.model, variant.version) in keys and model in ("", variant.model)
-    ]
-    served = {each.key for each in seen.models()}
-    return json_reply({"variants": [told_variant(each, is_served=each.key in served) for each in known]})
+    served = {each.key: each for each in seen.models() if model in ("", base_of(each.name))}
+    keys = {(each.name, each.version) for each in served.values()}
+    known = [each for each in services.variants.all() if (each.model, each.version) in keys]
+
+    def told() -> list[dict[str, Any]]:
+        return [told_variant(each, served.get(each.key)) for each in known]
+
+    orders = services.variant_orders
+    return json_reply(
+        {
+            "variants": await asyncio.to_thread(told),
+            "under_way": [_told_order(each) for each in orders.orders() if each.model.key in served],
+            "failed": [_told_order(each) for each in orders.ended if each.model.key in served],
+        }
+    )
 
 
-def told_variant(variant: Variant, *, is_served: bool) -> dict[str, Any]:
-    """A variant for who asks. is_served: whether its model version is known here."""
+@router.post("/v1/models/{name}/variants")
+async def make_variants(
+    services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request
+) -> Response:
+    """Have variants of a model made and measured: `{"only": ["int8"], "max_accuracy_loss": 0.01}`.
+
+    They are made one after the other, behind the rows that wait; GET /v1/variants says how it goes.
+    """
+    wishes = wishes_from(await json_object(request))
+    orders = services.variant_orders.order(name, wishes, seen, view)
+    tell(request, name)
+    return json_reply({"ordered": [_told_order(each) for each in orders]}, status=202)
+
+
+def _told_order(order: Order) -> dict[str, Any]:
+    return {
+        "model": order.model.name,
+        "version": order.model.version,
+        "variant": order.candidate.name,
+        "state": "failed" if order.failed else order.state,
+        "reason": order.failed or None,
+        "by_itself": order.by_itself,
+        "ordered_at": _at(order.since),
+    }
+
+
+def told_variant(variant: Variant, served: ModelVersion | None) -> dict[str, Any]:
+    """A variant for who asks. served: as which model version; None where it is none. Blocking."""
     held_out = variant.held_out
+    gone = "" if served is None else _gone(served)
     return {
         "model": variant.model,
         "version": variant.version,
         "variant": variant.name,
-        "key": variant.key if variant.is_offered and is_served else None,
+        "key": variant.key if variant.is_offered and served is not None and not gone else None,
         "is_original": variant.name == ORIGINAL,
         "runtime": variant.runtime,
         "precision": variant.precision,
@@ -51,8 +94,34 @@ def told_variant(variant: Variant, *, is_served: bool) -> dict[str, Any]:
             for device, points in sorted(variant.profile_s.items())
             for rows, took_s in sorted(points.items())
         ],
-        "held_out": None if held_out is None else held_out.to_json(),
+        "accuracy": held_out and held_out.accuracy,
+        "accuracy_low": held_out and held_out.low,
+        "accuracy_high": held_out and held_out.high,
+        "accuracy_rows": held_out and held_out.rows,
+        "agreement": held_out and held_out.agreement,
+        "dataset": held_out and held_out.dataset,
+        "split": held_out and held_out.split,
         "refused": variant.refused or None,
+        "gone": gone or None,
         "files": [file.to_json() for file in variant.files],
-        "measured_at": datetime.fromtimestamp(variant.measured_at, UTC).isoformat(timespec="seconds"),
+        "measured_at": _at(variant.measured_at),
     }
+
+
+def _gone(model: ModelVersion) -> str:
+    """Which of its files is not there, and what to do; "" where all are."""
+    for file in model.files:
+        path = model.directory / file.name
+        if not path.is_file():
+            name = base_of(model.name)
+            again = (
+                f"make it again: ml-udf variants {name} --only {variant_of(model.name)}"
+                if is_variant(model.name)
+                else "put it back, or register the model anew"
+            )
+            return f"{path} is gone; {again}"
+    return ""
+
+
+def _at(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")

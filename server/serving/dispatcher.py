@@ -243,6 +243,10 @@ class Dispatcher:
             found[function.name, function.version] = (known[0] + rows, known[1] + nbytes)
         return found
 
+    def at_rest(self) -> bool:
+        """Whether nobody waits for anything: no row in a queue, none on a worker."""
+        return not self._pending
+
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, call: Call) -> PendingReply:

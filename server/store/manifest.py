@@ -16,6 +16,7 @@ from gpu_worker.model_files.outputs import outputs_from
 from gpu_worker.model_files.preprocess import preprocess_from
 from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, MOST_FEATURES, RUNTIMES
 from gpu_worker.model_files.remote_spec import remote_from
+from gpu_worker.model_files.run_spec import run_from
 from gpu_worker.tasks import Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_from
 from gpu_worker.wire.columns import JSON
@@ -71,6 +72,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         outputs_from(manifest.get("outputs"))
         remote = remote_from(manifest)
         backbone = backbone_from(manifest)
+        run_from(manifest)
     except ValueError as exc:
         raise BadOption(f"model.json of {name}: {exc}") from exc
     task = task_named(_text(manifest, "task", name))

@@ -143,6 +143,14 @@ class Datasets:
         """One snapshot of a dataset. Raises `UnknownFunction`."""
         return await asyncio.to_thread(self._repository.snapshot, name, snapshot)
 
+    async def of_job(self, job: int, snapshot: str) -> Snapshot:
+        """The snapshot that a job was trained on. Raises `UnknownFunction`."""
+
+        def read() -> Snapshot:
+            return self._repository.snapshot(self._repository.job(job).dataset, snapshot)
+
+        return await asyncio.to_thread(read)
+
     def file_of(self, snapshot: Snapshot) -> Path:
         """Where its rows lie."""
         return self._folder / str(snapshot.facts["file"])
