@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -57,10 +59,14 @@ def simulated(proxy_s: float) -> tuple[ProxyFit, EnsembleResult]:
     load = EnsembleLoad(
         [number * 2 * FULL_S for number in range(ROWS)],
         100 * FULL_S,
-        [lambda rows, cost_s=cost_s: rows * cost_s for cost_s in costs_s],
+        [linear(cost_s) for cost_s in costs_s],
         outcomes,
     )
     return fit, simulate_ensemble(load, ensemble, Proxied(ensemble, fit, PLACE))
+
+
+def linear(row_s: float) -> Callable[[int], float]:
+    return lambda rows: rows * row_s
 
 
 @pytest.mark.parametrize("proxy_s", [0.1 * FULL_S, 0.3 * FULL_S])
