@@ -8,7 +8,7 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ready test test-ready test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean bench-pipelines
+.PHONY: help demo demo-ready test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean bench-pipelines
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -27,8 +27,13 @@ test: ## All tests, on PostgreSQL clusters of their own, in three processes (PRO
 	@$(MAKE) --no-print-directory --jobs=3 test-ready
 	$(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile
 
-# What pip and apt bring comes while the code is looked over.
-test-ready: $(READY) packages foreign lint
+# What pip and apt bring comes while the code is looked over and the tests are compiled: each of their processes
+# would compile them all.
+.PHONY: test-ready tests-compiled
+test-ready: $(READY) packages foreign lint tests-compiled
+
+tests-compiled: $(READY)
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true # the tests themselves say what is wrong
 
 test-security: $(READY) packages ## What attackers would try, one by one (a part of `make test`)
 	$(BIN)/python -m pytest -m security
