@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from ml_udf.client import Client
 from tests.server_forks import ForkedServer, ServerForks
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 # For whoever asks the same rows again and looks at what computing them takes, or at who does it.
 ANEW = "--answer-cache-bytes=0"
 
@@ -152,7 +152,7 @@ class InferenceServer:
                 os.kill(pid, signal.SIGKILL)
         return pids
 
-    def wait(self, within_s: float = 20.0) -> int:
+    def wait(self, within_s: float = 60.0) -> int:
         """The exit status, once it has ended. Raises subprocess.TimeoutExpired."""
         assert self._process is not None
         return self._process.wait(within_s)
@@ -167,7 +167,7 @@ class InferenceServer:
         if process is not None:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -15,7 +15,7 @@ import pytest
 __all__ = ["installed_apart"]
 
 _BUILD = Path(__file__).parents[1] / ".build"
-_INSTALL_S = 240
+_INSTALL_S = 600
 
 
 def installed_apart(name: str, packages: Sequence[str]) -> Path:

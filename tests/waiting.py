@@ -12,10 +12,11 @@ from pathlib import Path
 __all__ = ["has_sleeping_thread", "once", "until", "wait_for_job", "wait_until", "wait_until_steady"]
 
 _LOOK_S = 0.005
+_WITHIN_S = 60.0  # a bound, for what never comes: machines may be busy
 _JOB_LOOK_S = 0.2
 
 
-async def until(condition: Callable[[], object], within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = _WITHIN_S) -> None:
     """Let the event loop run until the condition holds. Raises TimeoutError."""
     ends_s = time.monotonic() + within_s
     while not condition():
@@ -24,7 +25,7 @@ async def until(condition: Callable[[], object], within_s: float = 20.0) -> None
         await asyncio.sleep(_LOOK_S)
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], within_s: float = _WITHIN_S) -> None:
     """Wait until the condition holds. Raises TimeoutError."""
     ends_s = time.monotonic() + within_s
     while not condition():
@@ -33,7 +34,7 @@ def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
         time.sleep(_LOOK_S)
 
 
-def wait_until_steady(value: Callable[[], object], for_s: float = 0.3, within_s: float = 20.0) -> None:
+def wait_until_steady(value: Callable[[], object], for_s: float = 0.3, within_s: float = _WITHIN_S) -> None:
     """Wait until a value has not changed for so long. Raises TimeoutError."""
     last, since_s = value(), time.monotonic()
 

@@ -161,7 +161,7 @@ def test_beyond_loopback_the_server_wants_tls_or_to_be_told_that_a_proxy_does_it
 ) -> None:
     command = [sys.executable, "-m", "server", "--host=0.0.0.0", "--port=0", f"--home={tmp_path}"]
     command.append(f"--token-file={folder / 'token'}")
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 2
     assert "without TLS" in ended.stderr
     assert "--allow-plain" in ended.stderr

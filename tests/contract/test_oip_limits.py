@@ -171,7 +171,7 @@ def test_what_cannot_be_opened_at_the_start_is_told_in_one_line(
     tmp_path: Path, flags: list[str], said: str
 ) -> None:
     command = [sys.executable, "-m", "server", "--port=0", f"--home={tmp_path}", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 3
     assert ended.stderr.splitlines()[0].startswith(f"ml_udf server: {said}")
     assert "Traceback" not in ended.stderr

@@ -41,6 +41,6 @@ def test_a_device_that_is_none_is_an_error_at_the_start(folder: Path) -> None:
     import sys
 
     command = [sys.executable, "-m", "server", f"--home={folder / 'no'}", "--device=cpu,sim:2GiB"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode != 0
     assert "'sim:2GiB' is no simulated device: write sim:BYTES,GB/s[,ms]" in ended.stderr

@@ -169,6 +169,6 @@ try:
 except ml_udf.errors.MlUdfError as error:
     print(error.message, error.hint)
 """
-    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=300)
     assert "sqlglot is missing" in told.stdout, told.stderr
     assert "pip install 'ml_udf[duckdb]'" in told.stdout

@@ -227,7 +227,7 @@ def test_ctrl_c_ends_the_command_line_with_one_word():
     try:
         assert process.stdout.readline() == "asked\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=45)
         assert "error: interrupted" in out + err
         assert "Traceback" not in err
         assert process.returncode == 130
@@ -253,7 +253,7 @@ def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
     try:
         assert process.stdout.readline() == "asked\n"
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=15)
+        out, _ = process.communicate(timeout=45)
         assert out == "interrupted\n"
     finally:
         process.kill()

@@ -340,7 +340,7 @@ def test_duckdb_tells_of_ctrl_c_in_a_way_that_is_known(con: duckdb.DuckDBPyConne
 
 def test_the_command_without_a_database_says_which_options_name_one(server: OipServer):
     asked = [sys.executable, "-m", "ml_udf.cli", "score", "t", "f", "x", "--to", "y"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "--postgres" in done.stderr
     assert "--duckdb" in done.stderr

@@ -44,7 +44,7 @@ def folder(open_folder: Path) -> Path:
     for block in blocks("sh"):
         typed = "\n".join(line for line in block.splitlines() if not line.startswith("ml-udf"))
         if typed.strip():
-            subprocess.run(["bash", "-ec", typed], cwd=made, check=True, capture_output=True, timeout=60)
+            subprocess.run(["bash", "-ec", typed], cwd=made, check=True, capture_output=True, timeout=300)
     (made / "token").write_text(TOKEN)
     for name in ("ca.pem", "client.pem"):
         (made / name).chmod(0o644)

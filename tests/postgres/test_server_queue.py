@@ -27,7 +27,7 @@ TIMEOUT_MS, MOST_TIMEOUT_MS = 700, 12_000  # a busy machine may need longer unti
 GOAL_S = 0.2
 BUSY_S = 2.0  # one try may meet a machine that does other things, not every one
 TRIES = 3
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 SCAN = f"SELECT count({FUNCTION}('text ' || n)) FROM generate_series(1, {ROWS}) AS n"
 
 

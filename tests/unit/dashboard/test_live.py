@@ -10,7 +10,7 @@ from typing import Any
 from server.dashboard.live import Live
 from server.errors import UnknownFunction
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class View:

@@ -139,7 +139,7 @@ def test_a_member_is_charged_with_the_decoding_for_its_own_size_alone(
     large = image_model(tmp_path, "large")
     manifest = large / "model.json"
     manifest.write_text(
-        manifest.read_text().replace('"height": 64, "width": 64', '"height": 512, "width": 512')
+        manifest.read_text().replace('"height": 64, "width": 64', '"height": 256, "width": 256')
     )
     engine = engines(media_roots=(str(media),), threads=2)
     engine.load("small", str(vgg))

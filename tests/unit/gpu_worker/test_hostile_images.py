@@ -164,7 +164,7 @@ def test_what_stands_beside_the_pixels_costs_no_memory(kind: str, tmp_path: Path
         input=data,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=300,
         preexec_fn=_bound_memory,
     ).stdout
     assert int(kilobytes) << 10 < (8 << 20) + 4 * len(data)

@@ -25,7 +25,7 @@ from tests.unit.gpu_worker.worker_process import REPOSITORY, WorkerProcess
 from tests.waiting import wait_until
 
 Workers = Callable[..., WorkerProcess]
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 THEIR_CODE = """
 import time

@@ -18,7 +18,7 @@ from gpu_worker.pipeline.intake import Piece
 from tests.answers import SCORED
 from tests.unit.gpu_worker.pictures import noise
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 def test_batches_leave_nothing_behind(engines: Callable[..., Engine], squeezenet: Path) -> None:

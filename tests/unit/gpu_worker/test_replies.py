@@ -12,7 +12,7 @@ from gpu_worker.wire.frames import receive
 from gpu_worker.wire.protocol import Answer, Column, Done, MemberAnswer
 from gpu_worker.wire.replies import Replies
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Line:

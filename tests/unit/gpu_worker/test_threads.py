@@ -114,7 +114,7 @@ def test_threads_that_nobody_closed_end_with_the_interpreter() -> None:
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
         cwd=REPOSITORY,
     )

@@ -25,7 +25,7 @@ from tests.models import hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
 
 MIB = 1 << 20
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 SOON_S = 0.05  # what a cancel may take, and what a thread may be late by on a busy machine
 LATE_S = 1.5
 

@@ -45,7 +45,7 @@ def test_timm_models_answer_as_their_library_does() -> None:
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert found.returncode == 0, found.stdout[-3000:]

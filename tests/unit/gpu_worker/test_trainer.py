@@ -19,7 +19,7 @@ from gpu_worker.wire.messages import Message
 from gpu_worker.wire.protocol import Done, Failed, ForgetTrial
 from tests.unit.gpu_worker.worker_process import REPOSITORY
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 CHILD = """
 import socket, sys, time

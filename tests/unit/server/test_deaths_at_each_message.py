@@ -33,7 +33,7 @@ from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("mortal_worker_process.py")
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 WHEN = pytest.mark.parametrize("when", ["before", "middle", "after"])
 TRAINING: dict[str, Callable[[], Message]] = {
     "train": lambda: TrainEpoch(0, "t", {}, "s", [], "", 0, 1),

@@ -22,7 +22,7 @@ from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("fake_worker_process.py")
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Listener:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import pytest
 
@@ -16,6 +16,7 @@ from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.terms import FunctionSpec, MemberSpec
 from server.serving.scheduler_adapter import times_of
 from tests.models import hashing_model
+from tests.waiting import wait_until
 
 SPEEDS = {"a": (20.0, 1.0), "b": (40.0, 2.0), "c": (10.0, 0.5)}  # ms of a batch, and of each row
 SIZES = (1, 4, 16)
@@ -37,19 +38,36 @@ def test_batches_on_all_members_teach_what_each_takes_alone_and_what_all_take(tm
         )
         function = FunctionSpec("f", 1.0, 16, (1, 16), members)
         lane = Lane(0.0, ("f", tuple(SPEEDS), "text"), function, GuardedPolicy(function))
-        random = Random(1)
-        ends_s = time.monotonic() + 60
-        for number in range(36):
-            rows = SIZES[number % len(SIZES)]
-            names = list(SPEEDS)
-            random.shuffle(names)
-            answer = engine.infer(names, "text", [b"x"] * rows)
-            lane.teach(rows, tuple(names), answer.work_s, "cpu", times_of(answer))
-            assert time.monotonic() < ends_s, "36 batches of about 0.1 s each"
+        random, took = Random(1), dict[tuple[str, int], list[float]]()
+
+        def teach(batches: int) -> None:
+            for number in range(batches):
+                rows = SIZES[number % len(SIZES)]
+                names = list(SPEEDS)
+                random.shuffle(names)
+                answer = engine.infer(names, "text", [b"x"] * rows)
+                lane.teach(rows, tuple(names), answer.work_s, "cpu", times_of(answer))
+                for name, (own_s, _) in zip(names, answer.members_s, strict=True):
+                    took.setdefault((name, rows), []).append(own_s)
+
+        def is_learnt() -> bool:
+            """As batches were of late; a machine that is busy may be late with all but a few."""
+            teach(36)
+            usual_s = {case: median(times_s[-12:]) for case, times_s in took.items()}
+            return (
+                all(
+                    lane.predicted_s(rows, "cpu", (name,)) == pytest.approx(usual_s[name, rows], rel=0.15)
+                    for name, rows in usual_s
+                )
+                and all(min(times_s) <= 1.15 * truth_s(*case) for case, times_s in took.items())
+                and all(
+                    lane.predicted_s(rows, "cpu")
+                    == pytest.approx(sum(usual_s[n, rows] for n in SPEEDS), rel=0.1)
+                    for rows in SIZES
+                )
+            )
+
+        wait_until(is_learnt, 60)
     finally:
         engine.close()
-    for rows in SIZES:
-        for name in SPEEDS:
-            assert lane.predicted_s(rows, "cpu", (name,)) == pytest.approx(truth_s(name, rows), rel=0.15)
-        all_s = sum(truth_s(name, rows) for name in SPEEDS)
-        assert lane.predicted_s(rows, "cpu") == pytest.approx(all_s, rel=0.1)
+    assert all(min(times_s) >= truth_s(*case) for case, times_s in took.items())

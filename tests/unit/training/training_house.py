@@ -38,7 +38,7 @@ from server.training.jobs.service import Training
 from server.training.trainers import Trainers
 from server.workers.pool import OnReply, WorkerInfo
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 SPEC = {"task": "image-classification", "name": "d"}
 FACTS = {
     "id": "s1",
