@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = ["masked", "masked_fault", "masked_text"]
 
+_STAGE = re.compile(r"(row \d+: )?stage \d+ \([^)]*\): ")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~-]*(?:/[0-9]+)?")
 
 
@@ -28,9 +29,15 @@ def masked_text(text: str, hidden: Mapping[str, str]) -> str:
     return _NAME.sub(instead, text) if hidden else text
 
 
-def masked_fault(code: str, message: str, hidden: Mapping[str, str]) -> str:
-    """What is said of a row. A fault of its input repeats that, and names no model."""
-    return message if code.startswith("input_") else masked_text(message, hidden)
+def masked_fault(code: str, message: str, hidden: Mapping[str, str], *, of_stage: bool = False) -> str:
+    """What is said of a row. A fault of its input repeats that, and names no model.
+
+    of_stage: it begins with the stage of a pipeline whose fault it is, and that has a name.
+    """
+    if not code.startswith("input_"):
+        return masked_text(message, hidden)
+    named = _STAGE.match(message) if of_stage and hidden else None
+    return message if named is None else masked_text(named[0], hidden) + message[named.end() :]
 
 
 def masked(told: Any, hidden: Mapping[str, str]) -> Any:  # noqa: ANN401  # as it says

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Column
+from server.catalog.pipeline import OBJECTS
 
 __all__ = ["AnswerView", "Box", "Kind", "Scored", "answer_of", "kind_of"]
 
@@ -60,6 +61,8 @@ class AnswerView:
 
 def kind_of(task: Task) -> Kind:
     """How answers of a task are shown."""
+    if task is OBJECTS:
+        return "boxes"
     if task.reads == "scores":
         return "class" if task.picks_one else "labels"
     kinds: Mapping[str, Kind] = {
@@ -124,11 +127,22 @@ def _parsed(text: object) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
+def _said_of(box: Mapping[str, Any]) -> str:
+    """What a box is called: by what a later stage said of it in a word or a number, where one did."""
+    said = box.get("answer") or {}
+    found = said.get("label", said.get("labels", said.get("value")))
+    if isinstance(found, list):
+        return ", ".join(map(str, found))
+    if isinstance(found, float):
+        return f"{found:.6g}"
+    return str(box["label"] if found is None else found)
+
+
 def _boxes(found: Sequence[Mapping[str, Any]]) -> AnswerView:
     boxes = []
     for each in found:
         x0, y0, x1, y1 = map(float, each["box"])
-        boxes.append(Box(str(each["label"]), float(each["score"]), x0, y0, x1 - x0, y1 - y0))
+        boxes.append(Box(_said_of(each), float(each["score"]), x0, y0, x1 - x0, y1 - y0))
     boxes.sort(key=lambda box: -box.score)
     sure = [box for box in boxes if box.score >= _SURE_BOX] or boxes[:3]
     drawn = tuple(sure[:_BOXES])

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse
 
 from server.access.masking import masked, masked_fault, masked_text
 from server.catalog.functions import Function
+from server.catalog.pipeline import Pipeline
 from server.dashboard.function_view import (
     FunctionView,
     callers_of,
@@ -180,6 +181,8 @@ def _told(deployed: Sequence[Any]) -> list[tuple[int, Sequence[str], float]]:
 
 
 def _facts(function: Function, expected: float | None) -> tuple[tuple[str, str], ...]:
+    if function.pipeline is not None:
+        return _pipeline_facts(function, function.pipeline)
     facts = [
         ("answers", function.task.name),
         ("takes", ", ".join(function.forms)),
@@ -200,6 +203,19 @@ def _facts(function: Function, expected: float | None) -> tuple[tuple[str, str],
     if function.media_roots is not None:
         facts.append(("media roots", ", ".join(function.media_roots)))
     return tuple(facts)
+
+
+def _pipeline_facts(function: Function, pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
+    stages = [f"{stage.name} {stage.version}" for stage in pipeline.stages]
+    if pipeline.crop is not None:
+        stages.insert(1, "crop")
+    return (
+        ("answers", function.task.name),
+        ("made of", " → ".join(stages)),
+        ("takes", ", ".join(function.forms)),
+        ("goal", f"{function.slo_ms:g} ms"),
+        ("goal split", pipeline.split),
+    )
 
 
 def _ready(page: Page, functions: list[Function] | None = None) -> set[str]:
@@ -302,14 +318,14 @@ def _masked(page: Page, function: Function, tried: TriedView) -> TriedView:
         tried,
         answered_by=masked(tried.answered_by, hidden),
         members=tuple(replace(each, name=masked_text(each.name, hidden)) for each in tried.members),
-        error=masked_fault(tried.error_code, tried.error, hidden),
+        error=masked_fault(tried.error_code, tried.error, hidden, of_stage=function.pipeline is not None),
     )
 
 
 async def _members_say(page: Page, call: Call, reply: Reply, request: Request) -> Any:  # noqa: ANN401  # `Reply.told`
-    """Nothing where one member answers alone, or one cannot be asked."""
+    """Nothing where one member answers alone, or one cannot be asked, or where they do different things."""
     function = call.function
-    if len(function.members) == 1 or reply.errors:
+    if len(function.members) == 1 or reply.errors or function.pipeline is not None:
         return ()
     asked = Call.of_all_members(
         function, call.form, call.rows, caller=call.caller, media_roots=call.media_roots

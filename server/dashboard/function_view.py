@@ -148,7 +148,9 @@ def _asked(function: Function, plans: FollowedPlans | None) -> list[tuple[bool, 
     if len(function.members) == 1:
         return [(True, "answers alone")]
     if plans is None:
-        return [(True, "asked of every row")] * len(function.members)
+        return [(True, "asked by its stage" if function.pipeline else "asked of every row")] * len(
+            function.members
+        )
     choices = plans.plans[plans.gear].choices
     first = set(choices[0].ask)
     later = {number for choice in choices for number in choice.ask} - first
@@ -171,6 +173,8 @@ def why_of(function: Function, selection: Selection, fault: str | None) -> str:
         return f"Its own policy was put aside, and `value` answers: {fault}"
     if selection.cascade is not None:
         return _cascade_told(selection.cascade)
+    if function.pipeline is not None:
+        return "Rows go from stage to stage."
     if len(function.members) == 1:
         return "One model answers."
     if selection.gear is None:

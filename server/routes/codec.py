@@ -398,7 +398,8 @@ def _output(name: str, reply: Reply, hidden: Mapping[str, str]) -> Tensor:
     column = [b""] * rows
     if name == "error":
         for row, error in reply.errors.items():
-            text = masked_fault(error.code, error.message, hidden)
+            of_stage = reply.function.pipeline is not None
+            text = masked_fault(error.code, error.message, hidden, of_stage=of_stage)
             column[row] = f"{error.code}: {text}".encode("utf-8", "surrogateescape")
     else:
         for first, end, members in reply.answered_by:

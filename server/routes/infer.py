@@ -261,7 +261,8 @@ class InferRoute:
                 self._count(asked, exc.code)
             # Before that an error repeats the request's own words.
             if asked.is_read or isinstance(exc, NoMembers):
-                exc.message = masked_fault(exc.code, exc.message, self._hidden(asked))
+                of_stage = asked.function is not None and asked.function.pipeline is not None
+                exc.message = masked_fault(exc.code, exc.message, self._hidden(asked), of_stage=of_stage)
             error = exc
         else:
             log.error("infer failed function=%s", asked.function and asked.function.key, exc_info=exc)

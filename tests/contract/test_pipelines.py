@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from ml_udf.cli.app import app
-from ml_udf.errors import BadOption, MlUdfError, UnknownFunction
+from ml_udf.client import Client
+from ml_udf.errors import BadOption, InputInvalid, MlUdfError, UnknownFunction
+from ml_udf.tokens import TokenCalls
 from tests.contract.oip_wire import call, infer_body
 from tests.engines import SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
-from tests.models import hashing_model
+from tests.models import CLASSES, hashing_model
 from tests.task_models import (
     QUADRANTS,
     boxes_model,
@@ -310,3 +315,54 @@ def test_the_command_line_makes_a_pipeline(server: InferenceServer) -> None:
     refused = CliRunner().invoke(app, ["pipeline", "udf_line", "a", "crop:b", "c", "-e", server.url])
     assert refused.exit_code != 0
     assert "the margin of 'crop:b' is no number" in refused.output
+
+
+def test_pages_show_a_pipeline_and_what_it_found(server: InferenceServer, pictures: Path) -> None:
+    with httpx.Client(base_url=server.url, headers={"Accept": "text/html"}, timeout=60) as browser:
+        for path in ("/", "/functions", "/functions/udf_tones", "/functions/udf_marked", "/sql"):
+            assert browser.get(path).status_code == 200, path
+        page = browser.get("/functions/udf_tones").text
+        for told in ("udf_quarters", "udf_bright", "crop"):
+            assert told in page
+        csrf = re.search('<meta name="csrf" content="([^"]*)">', page)
+        assert csrf is not None
+        tried = browser.post(
+            "/functions/udf_tones/try",
+            data={"csrf": csrf[1]},
+            files={"file": ("quarters.png", (pictures / "quarters.png").read_bytes(), "image/png")},
+            headers={"Sec-Fetch-Site": "same-origin"},
+        )
+    assert tried.status_code == 200, tried.text
+    assert ">100" in tried.text or "100," in tried.text
+
+
+@pytest.mark.security
+def test_who_asks_a_pipeline_needs_not_see_its_stages(tmp_path: Path) -> None:
+    with inference_server(tmp_path / "home") as guarded:
+        with guarded.client() as client:
+            root = TokenCalls(client).create("root", ["admin"])["secret"]
+        with closing(Client(guarded.url, token=root)) as client:
+            ann, ben = (
+                TokenCalls(client).create(name, ["infer", "deploy"])["secret"] for name in ("ann", "ben")
+            )
+            client.post("/register", {"directory": str(hashing_model(tmp_path, "words"))})
+            client.post("/register", {"directory": str(generation_model(tmp_path, "secret_writer"))})
+            visibility = "/v1/models/{}/visibility"
+            client.put(visibility.format("words"), {"visibility": "public"})
+            client.put(visibility.format("secret_writer"), {"owner": "ann", "visibility": "private"})
+        with closing(Client(guarded.url, token=ann)) as client:
+            client.put("/v1/functions/udf_hidden", {"models": ["secret_writer"]})
+            client.put("/v1/functions/udf_hidden/visibility", {"visibility": "private"})
+            client.put("/v1/functions/udf_open", {"pipeline": ["udf_hidden", "words"]})
+            client.put("/v1/functions/udf_open/visibility", {"shared_with": ["ben"]})
+        with closing(Client(guarded.url, token=ben)) as client:
+            assert client.predict("udf_open", ["a"]).values[0] in CLASSES
+            told = json.dumps(client.get("/v1/functions/udf_open"))
+            assert "udf_hidden" not in told
+            assert "secret_writer" not in told
+            with pytest.raises(InputInvalid, match=r"stage 1 \(function 1\): the text .* is not UTF-8"):
+                client.predict("udf_open", [b"\xff"], input_name="text")
+            with pytest.raises(
+                UnknownFunction, match="stage 1: there is no function or model 'udf_hidden' h"
+            ):
+                client.put("/v1/functions/udf_bens", {"pipeline": ["udf_hidden", "words"]})

@@ -342,6 +342,7 @@ class PipelineCalls:
             shares=call.shares,
             media_roots=call.media_roots,
             answer_cache=call.answer_cache and call.function.answer_cache is not False,
+            is_traffic=call.is_traffic,
             is_part=True,
         )
         try:
