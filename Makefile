@@ -8,7 +8,8 @@ DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.ready-demo)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ready test test-security fuzz mutation lint format serve packages postgres foreign bench-sql bench-embeddings bench-rewrite bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-cascade bench-fairness bench-schedule bench-residency bench-residency-live bench-capacity bench-decisions bench-cache bench-cache-rules bench-cache-memory bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before bench-pages bench-watch stress-watch clean bench-pipelines
+# Every chore is a name and no file.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -178,6 +179,9 @@ bench-watch: $(READY) packages ## What the triggers of a watch cost those who wr
 
 bench-pages: $(READY) packages ## What pages weigh, how soon they are there, what fifty open ones cost (FLAGS='--rounds 8')
 	$(BIN)/python -m tests.benchmarks.pages $(FLAGS)
+
+bench-parity: $(READY) ## Parity models beside hedged resends and partial ensembles: the tail, and what is right (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.parity $(FLAGS)
 
 bench-gpu: $(READY) ## A worker on a CUDA device: batches, graphs, precisions, loads (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.gpu $(FLAGS)
