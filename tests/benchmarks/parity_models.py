@@ -9,7 +9,7 @@ of them ever saw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def both_right(networks: Sequence[nn.Module], seen: Photos) -> float:
     return _share(torch.stack([_logits(each, pixels).log_softmax(1) for each in networks]).sum(0), labels)
 
 
-def _learn(network: nn.Module, loss_of, examples: int, epochs: int) -> None:  # type: ignore[no-untyped-def]
+def _learn(network: nn.Module, loss_of: Callable[[Tensor], Tensor], examples: int, epochs: int) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.01)
     steps = epochs * -(-examples // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _MOST_RATE, total_steps=steps)
