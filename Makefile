@@ -80,6 +80,9 @@ bench-combination: $(READY) ## Rules of combination on held-out predictions of r
 bench-cascade: $(READY) ## A proxy before a function: agreement on rows never used, device time saved (FLAGS='--parts texts')
 	$(BIN)/python -m tests.benchmarks.cascade $(FLAGS)
 
+bench-variants: $(READY) ## What variants are worth: ONNX, int8, bf16 of five architectures, speed and accuracy (FLAGS='--photos 800 --epochs 4')
+	$(BIN)/python -m tests.benchmarks.variants $(FLAGS)
+
 bench-pipelines: $(READY) ## How a pipeline's goal is split among its stages: in the simulator, and live (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.pipelines $(FLAGS)
 

@@ -301,7 +301,7 @@ class Session:
 
     @reported
     def server_view(self, view: str) -> list[dict[str, Any]]:
-        """Behind the views `ml_udf.tokens` and `audit`."""
+        """Behind the views `ml_udf.tokens`, `audit` and `variants`."""
         return self._views.with_json(view)
 
     def _begin(self, target: Target, values: Sequence[Value]) -> bool:

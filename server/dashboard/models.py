@@ -14,6 +14,7 @@ from server.dashboard.models_view import LatencyCurve, ModelsView, model_card, m
 from server.dashboard.page_context import Page, PageOf
 from server.dashboard.page_route import PageRoute
 from server.dashboard.sharing import sharing_of
+from server.dashboard.variants_view import variant_lines
 from server.errors import UnknownFunction
 from server.observability.moves import seen_moves
 from server.placement.places import seen_places
@@ -58,7 +59,12 @@ async def show_model(page: PageOf, name: str) -> Response:
         file_bytes,
         time.time(),
     )
-    return await page.reply("model.html", view=view, sharing=sharing_of(page, "model", name))
+    variants = {
+        model.version: variant_lines(services.variants.of(model.name, model.version)) for model in versions
+    }
+    return await page.reply(
+        "model.html", view=view, variants=variants, sharing=sharing_of(page, "model", name)
+    )
 
 
 def _view(page: Page) -> ModelsView:

@@ -178,3 +178,32 @@ CREATE VIEW ml_udf.capacity AS
 COMMENT ON VIEW ml_udf.capacity IS
     'the last workers and copies of models that came and went by a decision about capacity, with its reason and what came of it';
 GRANT SELECT ON ml_udf.workers, ml_udf.capacity TO ml_udf_reader;
+
+-- ── Variants of models ─────────────────────────────────────────────────────────────────────────────
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._variants(
+    OUT server text, OUT model text, OUT version bigint, OUT variant text, OUT key text, OUT runtime text,
+    OUT "precision" text, OUT threads bigint, OUT bytes bigint, OUT resident_bytes bigint, OUT load_s double precision,
+    OUT profile jsonb, OUT accuracy double precision, OUT accuracy_low double precision,
+    OUT accuracy_high double precision, OUT accuracy_rows bigint, OUT agreement double precision, OUT dataset text,
+    OUT refused text, OUT gone text, OUT measured_at timestamptz
+) RETURNS SETOF record
+    LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 100
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].server_view("variants")
+$python$;
+COMMENT ON FUNCTION ml_udf._variants() IS 'the variants of models of every server that the caller may use';
+REVOKE ALL ON FUNCTION ml_udf._variants() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._variants() TO ml_udf_reader;
+
+-- PUBLIC. key: as a function names it; NULL where it is not offered.
+CREATE VIEW ml_udf.variants AS
+    SELECT server, model, version, variant, key, runtime, "precision", threads, bytes, resident_bytes, load_s, profile,
+           accuracy, accuracy_low, accuracy_high, accuracy_rows, agreement, dataset, refused, gone, measured_at
+    FROM ml_udf._variants();
+COMMENT ON VIEW ml_udf.variants IS
+    'other ways to run the models of the servers that you may use: how fast and how often right each was measured to be, or why it is refused';
+GRANT SELECT ON ml_udf.variants TO ml_udf_reader;
