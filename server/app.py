@@ -461,6 +461,7 @@ async def _running(
             wishes=wishes,
             dataset_of=lambda model: trained.dataset_of(model.job, model.snapshot) if model.job else None,
             view_of_owner=functools.partial(view_of_owner, access.tokens, things),
+            variants=variants,
         )
         await publisher.restore()
         pool: ElasticPool = LocalPool(

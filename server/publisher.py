@@ -28,7 +28,8 @@ from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import unknown_dataset
 from server.catalog.pipeline_spec import is_pipeline, pipeline_function, pipeline_spec
 from server.catalog.stages import Stages
-from server.catalog.variants import base_of, is_variant
+from server.catalog.variant_choice import among_variants
+from server.catalog.variants import Variants, base_of, is_variant
 from server.catalog.wants import Wants, wants_from
 from server.catalog.wishes import candidates_for
 from server.ensemble.fit import Fit
@@ -70,11 +71,13 @@ class Publisher:
         wishes: Wishes | None = None,
         dataset_of: Callable[[ModelVersion], str | None] = lambda model: None,
         view_of_owner: Callable[[Kind, str], View] = lambda kind, name: WHOLE,
+        variants: Variants | None = None,
     ) -> None:
         """wishes: decides who answers functions by wish. dataset_of: on which a model was trained, if that is
         known; blocking. view_of_owner: of whose a thing is; raises `Forbidden` where their token counts no
         more.
         """
+        self._variants = variants or Variants()
         self._proxies = proxies
         self._wishes = wishes
         self._dataset_of = dataset_of
@@ -248,6 +251,8 @@ class Publisher:
                 exists = self._catalog.is_function(name) or self._catalog.is_model(name)
                 async with self._ownership.making(view, "function", name, exists=exists):
                     return await self._deploy_pipeline(name, spec)
+            if body.get("variants"):
+                body, fit = among_variants(name, body, seen, self._variants)
             wants = wants_from(name, body.get("wants"))
             candidates: tuple[ModelVersion, ...] = ()
             if wants is not None:

@@ -81,7 +81,8 @@ def spec_from(
     unknown = sorted(set(body) - _FIELDS - _PINNED)
     if unknown:
         raise BadOption(
-            f"function {name}: unknown field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}"
+            f"function {name}: unknown field {unknown[0]!r}; there are "
+            f"{', '.join(sorted((*_FIELDS, 'variants')))}"
         )
     if (wants := wants_from(name, body.get("wants"))) is not None:
         return _wished(name, body, wants, candidates)

@@ -14,9 +14,13 @@ from server.access.permissions import Thing
 from server.access.things import Things
 from server.access.view import View
 from server.catalog.catalog import Catalog
-from server.catalog.function_spec import single_model_function
+from server.catalog.function_spec import function_of, single_model_function, spec_from
 from server.catalog.functions import ModelVersion
+from server.catalog.variant_choice import among_variants
 from server.catalog.variants import HeldOutAccuracy, Variant, Variants, base_of, variant_model, variant_of
+from server.ensemble.fit import Fit
+from server.ensemble.plan import fit_plans
+from server.ensemble.selection import Ensemble, EnsembleMember
 from server.errors import BadOption
 from server.store.manifest import check_model_name, check_name, model_from_manifest
 from server.store.variants import VariantRepository
@@ -126,3 +130,56 @@ def test_variants_are_no_models_that_a_starting_worker_should_hold_by_themselves
     assert gone is not None
     assert [each.key for each in catalog.models()] == ["net/1"]
     assert not catalog.is_model("net~int8")
+
+
+def judged(name: str, accuracy: float) -> Variant:
+    held_out = HeldOutAccuracy(accuracy, 200, accuracy - 0.05, accuracy + 0.03)
+    return Variant("net", 1, name, "torch", held_out=held_out, measured_at=1.0)
+
+
+DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
+
+
+def catalog_of(*names: str) -> Catalog:
+    catalog = Catalog(lambda each: single_model_function(each, DEFAULTS))
+    for name in names:
+        catalog.add_model(model(name))
+    return catalog
+
+
+@pytest.mark.parametrize("policy", ["value", "gear", "slackfit"])
+def test_each_row_is_asked_of_one_variant_by_every_policy(policy: str) -> None:
+    catalog = catalog_of("net", "net~int8", "net~onnx")
+    known = Variants([judged("original", 0.9), judged("int8", 0.88), judged("onnx", 0.9)])
+    body = {"models": ["net"], "variants": True, "select": policy}
+    spec, fit = among_variants("f", body, catalog, known)
+    assert spec["models"] == ["net/1", "net~int8/1", "net~onnx/1"]
+    function = function_of("f", 1, spec_from("f", spec, catalog), catalog, DEFAULTS, fit)
+    assert function.follows_plans
+    assert fit.evidence is not None
+    restored = Fit.from_json(fit.to_json()).evidence
+    assert restored is not None
+    assert restored.subsets == (1, 2, 4)
+    members = tuple(
+        EnsembleMember(each.name, 0.9, 1e-4, 1e-3 / place) for place, each in enumerate(function.members, 1)
+    )
+    plans = fit_plans(Ensemble(members, fit.evidence))
+    for plan in plans:
+        assert len(plan.choices[0].ask) == 1
+        assert all(choice.is_enough for choice in plan.choices[1:])
+    assert max(plan.accuracy for plan in plans) == pytest.approx(0.9)
+
+
+def test_a_choice_among_variants_that_are_not_there_says_what_to_do() -> None:
+    catalog = catalog_of("net", "net~int8")
+    refused = replace(judged("int8", 0.5), refused="it loses 0.4")
+    known = Variants([judged("original", 0.9), refused])
+    for body, why in (
+        ({"models": ["net"], "variants": True}, "make some: ml-udf variants net"),
+        ({"models": ["net"], "variants": ["original", "int8"]}, "it loses 0.4"),
+        ({"models": ["net"], "variants": ["fp4"]}, "is not there"),
+        ({"models": ["net", "net~int8"], "variants": True}, "of one model"),
+        ({"models": ["net"], "variants": "int8"}, "true, or a list"),
+    ):
+        with pytest.raises(BadOption, match=why):
+            among_variants("f", body, catalog, known)
