@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.table import Table
 
 from examples.foodlog.dishes import DISHES
 from examples.foodlog.photo import take_photo
@@ -33,7 +32,7 @@ from gpu_worker.train.__main__ import main as train
 from gpu_worker.variants.judging import MakingRows, made_and_judged
 from gpu_worker.wire.protocol import MakeVariant
 from server.training.variants.verdict import accuracy_of
-from tests.benchmarks.report import console, write_json
+from tests.benchmarks.report import say, write_json
 
 ARCHITECTURES = ("squeezenet", "resnet", "vgg", "inception", "xception")
 RECIPES = ("onnx", "int8", "bf16")
@@ -118,7 +117,7 @@ def compared(
         try:
             made.append((recipe, target, made_and_judged(message, reading)))
         except ModelUnusable as exc:
-            console.print(f"{name} {recipe}: {exc}")
+            say(f"{name} {recipe}: {exc}")
     times = timed([model, *(target for _, target, _ in made)])
     own = times[str(model)]
     first = made[0][2]
@@ -159,23 +158,20 @@ def torch_threads_one() -> None:
     torch.set_num_threads(1)
 
 
-def _shown(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("model", "variant", "MB", "right", "agrees", *(f"{size} rows, ms (×)" for size in SIZES))
+def _shown(rows: Sequence[dict[str, Any]]) -> None:
+    """A line each: MB, right (interval), agrees, then by rows ms (times as fast: median, least to most)."""
     for row in rows:
         told = row["accuracy"]
-        table.add_row(
-            row["model"],
-            row["variant"],
-            f"{row['bytes'] / 1e6:.2f}",
-            f"{told['accuracy']:.3f} ({told['low']:.3f} to {told['high']:.3f})",
-            f"{told['agreement']:.3f}",
-            *(
-                f"{row['ms'][size]:.2f} ({row['times_as_fast'][size][0]:.2f}, "
-                f"{row['times_as_fast'][size][1]:.2f} to {row['times_as_fast'][size][2]:.2f})"
-                for size in SIZES
-            ),
+        speeds = " · ".join(
+            f"{size}: {row['ms'][size]:.2f} ms ({row['times_as_fast'][size][0]:.2f}×, "
+            f"{row['times_as_fast'][size][1]:.2f} to {row['times_as_fast'][size][2]:.2f})"
+            for size in SIZES
         )
-    return table
+        say(
+            f"{row['model']:<12} {row['variant']:<9} {row['bytes'] / 1e6:5.2f} MB  "
+            f"{told['accuracy']:.3f} ({told['low']:.3f} to {told['high']:.3f}) "
+            f"agrees {told['agreement']:.3f}  {speeds}"
+        )
 
 
 def main() -> None:
@@ -192,10 +188,11 @@ def main() -> None:
         for architecture in flags.architectures:
             model = trained(folder, architecture, photos, flags.epochs)
             rows += compared(folder, model, photos, RECIPES, 10_000)
-            console.print(_shown(rows[-1 - len(RECIPES) :]))
+            _shown(rows[-1 - len(RECIPES) :])
         if flags.weights is not None:
             rows += compared(folder, _imported(folder, flags.weights), photos, RECIPES, 200)
-    console.print(_shown(rows))
+    say()
+    _shown(rows)
     write_json("variants", {"photos": flags.photos, "epochs": flags.epochs, "variants": rows})
 
 
