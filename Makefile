@@ -130,6 +130,9 @@ bench-residency: $(READY) ## Which models a device holds: every placement policy
 bench-capacity: $(READY) ## Workers and copies that follow the load: every capacity policy, simulated (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.capacity $(FLAGS)
 
+bench-capacity-live: $(READY) ## Workers that follow a load of 10, 400 and 10 rows/s, beside the simulator (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.capacity_live $(FLAGS)
+
 bench-decisions: $(READY) ## What a decision about residency costs, in the simulator
 	$(BIN)/python -m tests.benchmarks.residency_decisions $(FLAGS)
 

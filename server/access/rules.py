@@ -104,6 +104,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/workers"): Rule("admin"),
     ("POST", "/v1/workers/{name}/drain"): Rule("admin"),
     ("GET", "/v1/capacity"): Rule("read"),
+    ("GET", "/v1/capacity/decisions"): Rule("admin"),
     ("GET", "/v1/residency"): Rule("read"),
     ("GET", "/v1/deployments"): Rule("read"),
     ("GET", "/v1/decisions"): Rule("read"),

@@ -81,4 +81,9 @@ def _view(page: Page, span: str) -> OverviewView:
         workers,
         lambda: page.dashboard.kept(("overview", page.sight, span), stamp, charts),
         sees_all=page.sees_all,
+        changes=[
+            one if page.sees_all else replace(one, reason="", by="", error="")
+            for one in services.timeline.last()
+            if not one.model or page.view.sees_key(one.model)
+        ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from server.capacity.timeline import Done
 from server.catalog.functions import Function
 from server.dashboard.error_hints import hint_of
 from server.observability.readings import Counts, Stretch
@@ -20,6 +21,7 @@ __all__ = [
     "worker_lines",
 ]
 
+_CHANGES = 8  # of capacity that are shown
 _REFUSED = ("overloaded", "forbidden", "unauthorized")
 _LATE = ("deadline_exceeded",)
 
@@ -96,6 +98,7 @@ class OverviewView:
     functions: tuple[FunctionLine, ...]
     errors: tuple[ErrorLine, ...]
     workers: tuple[WorkerLine, ...]
+    changes: tuple[Done, ...]  # of capacity, the newest first
     charts: Callable[[], Sequence[str]]
 
 
@@ -107,6 +110,7 @@ def overview_of(
     charts: Callable[[], Sequence[str]] = tuple,
     *,
     sees_all: bool,
+    changes: Sequence[Done] = (),
 ) -> OverviewView:
     """functions: that the caller sees, in their current version · ready: the names of those that answer.
 
@@ -136,6 +140,7 @@ def overview_of(
             for code, requests in sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))
         ),
         tuple(workers),
+        tuple(changes[:_CHANGES]),
         charts,
     )
 
@@ -145,7 +150,7 @@ def worker_lines(statuses: Iterable[WorkerStatus], places: Iterable[Place]) -> l
     by_name = {place.worker: place for place in places}
     lines = []
     for status in statuses:
-        info = status.info if status.state == "up" else None
+        info = status.info if status.state in ("up", "leaving") else None
         place = by_name.get(status.name)
         lines.append(
             WorkerLine(

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from server.capacity.policy import action_to_json
 from server.capacity.timeline import Done
 from server.http.replies import json_reply
 from server.services import SeenOf, ServicesOf, ViewOf
@@ -32,6 +33,25 @@ def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
                 _told(done, is_whole=is_whole)
                 for done in services.timeline.last()
                 if not done.model or view.sees_key(done.model)
+            ],
+        }
+    )
+
+
+@router.get("/v1/capacity/decisions")
+def decisions(services: ServicesOf) -> Response:
+    """What the policy saw and answered, oldest first: `[{fleet, actions, begun}]`, to be replayed."""
+    autoscaler = services.autoscaler
+    return json_reply(
+        {
+            "policy": autoscaler and autoscaler.policy,
+            "decisions": [
+                {
+                    "fleet": one.fleet.to_json(),
+                    "actions": [action_to_json(action) for action in one.actions],
+                    "begun": one.is_done,
+                }
+                for one in (() if autoscaler is None else autoscaler.decided)
             ],
         }
     )

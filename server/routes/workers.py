@@ -30,7 +30,7 @@ def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
     }
     workers: list[dict[str, Any]] = []
     for state in (*services.workforce.states(), *services.remote.states()):
-        info = state.info if state.state == "up" else None
+        info = state.info if state.state in ("up", "leaving") else None
         workers.append(
             {
                 "name": state.name,

@@ -100,6 +100,12 @@ def test_workers_join_and_leave_while_rows_flow(tmp_path: Path) -> None:
         assert told["capacity"][-1]["reason"] == "a test"
         assert metric(server.port, "ml_udf_workers", state="up") == 1
         assert metric(server.port, "ml_udf_capacity_actions_total", action="worker_up", outcome="done") == 2
+        page = call(server.port, "GET", "/", headers={"Accept": "text/html"}).body.decode()
+        assert "What was done about capacity" in page
+        assert "worker down" in page
+        told = call(server.port, "GET", "/v1/capacity/decisions").json()
+        assert (told["policy"], {one["begun"] for one in told["decisions"]}) == ("static", {False})
+        assert told["decisions"][-1]["fleet"]["functions"][0]["arrived"] > 100
         status, shown = ran(server, "drain", "w7")
         assert (status, "there are: w1" in shown) == (1, True)
 
