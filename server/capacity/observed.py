@@ -27,9 +27,9 @@ from server.catalog.functions import Function, ModelVersion
 from server.catalog.latencies import Latencies
 from server.catalog.variants import base_of
 from server.observability.metrics import Metrics
-from server.placement.places import Place
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
+from server.workers.pool import WorkerStatus
 
 __all__ = ["FleetReader", "kind_of", "model_of"]
 
@@ -89,6 +89,7 @@ class FleetReader:
         self._late: dict[str, _Count] = {}
         self._states: dict[str, tuple[str, float]] = {}  # worker → its state, and since when
         self._models: dict[str, ModelVersion] = {}
+        self._device_names: dict[str, str] = {}  # by kind, as the placement calls them
 
     def model(self, variant: str) -> ModelVersion | None:
         """The model version that a variant of the last fleet is."""
@@ -142,9 +143,12 @@ class FleetReader:
             if before is None or before[0] != state:
                 self._states[status.name] = state, now_s
             place = places.get(status.name)
+            kind = self._kind(number, status)
+            if place is not None:
+                self._device_names[kind] = place.device
             found[status.name] = Worker(
                 status.name,
-                self._kind(number, place),
+                kind,
                 state,
                 0 if place is None else place.capacity_bytes,
                 min(1.0, shares.get(status.name, 0.0)),
@@ -154,10 +158,12 @@ class FleetReader:
         self._states = {name: since for name, since in self._states.items() if name in found}
         return found
 
-    def _kind(self, number: int, place: Place | None) -> str:
-        """Which device `auto` is, a worker says when it is up."""
+    def _kind(self, number: int, status: WorkerStatus) -> str:
+        """Which device `auto` is, a worker says when it is up; until then it is as the others are."""
         named = self._workforce.kinds[number]
-        return kind_of(place.device) if named == "auto" and place is not None else named
+        if named == "auto" and status.info is not None:
+            return kind_of(status.info.device)
+        return next(iter(self._device_names), named) if named == "auto" else named
 
     def _devices(self, workers: Iterable[Worker]) -> dict[str, DeviceKind]:
         """How many of each kind there may be; after one was given up for a while no more than there are."""
@@ -193,7 +199,7 @@ class FleetReader:
                 kind,
                 tuple((rows, latency_s(rows)) for rows in sizes),
                 self._residency.size_bytes(model),
-                self._residency.swap_s(model, kind),
+                self._residency.swap_s(model, self._device_names.get(kind, "")),
                 accuracy=model.accuracy,
             )
 

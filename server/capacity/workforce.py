@@ -156,7 +156,8 @@ class Workforce:
                 f"there are {count} workers, and --workers {self.bounds} allows no more; "
                 "start the server with a larger MAX: --workers MIN:MAX"
             )
-        numbers = [number for number, each in enumerate(self.kinds) if kind in ("", each)]
+        # Which device `auto` is, its worker finds out.
+        numbers = [number for number, each in enumerate(self.kinds) if not kind or each in (kind, "auto")]
         try:
             name = self._pool.add(numbers)
         except ValueError:

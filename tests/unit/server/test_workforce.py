@@ -126,7 +126,7 @@ class Shop:
             dispatcher,
             self.training,
             WorkerBounds.of(bounds),
-            ["cpu"] * WorkerBounds.of(bounds).most,
+            ["auto"] * WorkerBounds.of(bounds).most,
             self.timeline,
             patience_s,
         )
