@@ -43,6 +43,7 @@ async def show_overview(page: PageOf, span: str = HOUR.name) -> Response:
         span=span,
         spans=[drawn for _, drawn in _SPANS.values()],
         live=f"live/overview?span={span}",
+        bulk_jobs=page.services.bulk.listed(page.caller),
     )
 
 

@@ -12,7 +12,10 @@ from uuid import uuid4
 import pytest
 
 from ml_udf.bulk import BulkCalls
-from tests.engines import Engine, SqlError, make_engine
+from ml_udf.config import Options
+from ml_udf.duckdb import score_table
+from ml_udf.errors import MlUdfError
+from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer
 from tests.waiting import wait_until, wait_until_steady
 
@@ -121,6 +124,55 @@ def test_a_cap_holds_rows_back_until_it_is_taken_away(
         assert capped["rows_done"] < ROWS
         assert looks.query(f"SELECT ml_udf.cap_bulk('{job['id']}', NULL)") == [(None,)]
         assert answer.result(120) == [(ROWS,)]
+
+
+def test_a_table_that_is_scored_is_listed_with_its_progress_and_ends_when_cancelled(
+    engines: tuple[Engine, Engine], server: InferenceServer, calls: BulkCalls
+) -> None:
+    asks, _ = engines
+    table = f"bulk_{uuid4().hex[:8]}"
+    asks.query(f"CREATE TABLE {table} (id integer PRIMARY KEY, x text)")
+    asks.query(f"INSERT INTO {table} SELECT i, '{uuid4()} ' || i FROM generate_series(1, {ROWS}) AS t(i)")
+    known = {job["id"] for job in calls.all()}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(score, asks, server, table)
+        found: list[dict[str, Any]] = []
+
+        def is_under_way() -> bool:
+            found[:] = [job for job in calls.all() if job["id"] not in known and job["kind"] == "table"]
+            return answer.done() or (bool(found) and found[0]["rows_done"] > 0)
+
+        wait_until(is_under_way, 60)
+        assert not answer.done(), answer.exception()
+        (job,) = found
+        assert (job["rows_total"], job["what"]) == (ROWS, f"{table}_answers")
+        calls.cancel(job["id"])
+        with pytest.raises((SqlError, MlUdfError), match=f"bulk job {job['id']} was cancelled"):
+            answer.result(60)
+    ((stored,),) = asks.query(f"SELECT count(*) FROM {table}_answers")
+    assert 0 < stored < ROWS  # what was answered before stays
+    asks.query(f"DROP TABLE {table}_answers")
+    asks.query(f"DROP TABLE {table}")
+
+
+def score(asks: Engine, server: InferenceServer, table: str) -> None:
+    """`score_table` of either engine, in pages of ten rows."""
+    if isinstance(asks, DuckDb):
+        score_table(
+            asks.connection,
+            server.url,
+            table,
+            "udf_text",
+            "x",
+            result_table=f"{table}_answers",
+            batch_rows=10,
+            options=Options(batch_rows=1, answer_cache="off"),
+        )
+    else:
+        asks.query(
+            f"CALL ml_udf.score_table('{table}', 'udf_text', 'x', result_table => '{table}_answers', "
+            "batch_rows => 10)"
+        )
 
 
 def calls_of(calls: BulkCalls, job: dict[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 
 import pytest
 
+from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.column import SubBatch
 from ml_udf.client.exchange import AnswerDetail, Exchange, Outcomes
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
 from ml_udf.errors import (
     BadOption,
+    BulkHeld,
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     InputInvalid,
@@ -239,3 +243,60 @@ def test_room_for_answers_and_for_one_error_of_all():
     assert Outcomes.empty(2) == Outcomes([None] * 2, [None] * 2, [None] * 2, [None] * 2)
     error = ServerFault("x")
     assert Outcomes.failed(2, error) == Outcomes([None] * 2, [None] * 2, [error] * 2, [None] * 2)
+
+
+class Holding(FakeTransport):
+    """One whose job is held back until it was looked at so often."""
+
+    def __init__(self, looks: int, *, forever: bool = False) -> None:
+        super().__init__()
+        self.looks: list[str] = []
+        self.jobs: list[str | None] = []
+        self._until = looks
+        self._forever = forever
+
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
+        if request.method == "GET":
+            self.looks.append(request.path)
+            wait = b"0" if len(self.looks) >= self._until and not self._forever else b"0.02"
+            return HttpResponse(200, {}, b'{"wait_s": ' + wait + b"}")
+        self.jobs.append(request.headers.get("ML-UDF-Job"))
+        if self._forever or len(self.looks) < self._until:
+            body = b'{"error": "bulk_held: bulk job j is paused"}'
+            return HttpResponse(503, {"retry-after": "0.02"}, body)
+        return super().send(request, timeout_s=timeout_s, abort=abort)
+
+
+def test_a_job_that_is_held_back_is_waited_for_longer_than_a_request_may_take():
+    transport = Holding(20)
+    exchange = exchange_of(transport, timeout_ms=100)
+    exchange.job = BulkJob("j", "table", "foodlog.food", 10, 5)
+    assert ask(exchange, b"a").values == [label_of(b"a")]
+    assert transport.looks == ["/v1/bulk-jobs/j"] * 20
+    assert transport.jobs == ["id=j; kind=table; what=foodlog.food; rows=10; done=5"] * 2
+
+
+def test_the_statements_own_time_goes_on_while_its_job_is_held_back():
+    exchange = exchange_of(Holding(1, forever=True), deadline_s=time.monotonic() + 0.3)
+    exchange.job = BulkJob("j", "statement")
+    (error,) = ask(exchange, b"a").errors
+    assert isinstance(error, DeadlineExceeded)
+    assert "held it back: bulk job j is paused" in error.message
+
+
+def test_a_cancelled_call_leaves_a_job_that_is_held_back():
+    abort = Abort()
+    exchange = exchange_of(Holding(1, forever=True))
+    exchange.job = BulkJob("j", "statement")
+    timer = threading.Timer(0.1, abort.set)
+    timer.start()
+    with pytest.raises(Cancelled):
+        exchange.answer(SubBatch(0, [b"a"]), abort)
+    timer.join()
+
+
+def test_a_watch_does_not_wait_since_it_holds_notes():
+    exchange = exchange_of(Holding(1, forever=True))
+    exchange.job = BulkJob("j", "watch", lag_rows=3)
+    (error,) = ask(exchange, b"a").errors
+    assert isinstance(error, BulkHeld)
