@@ -153,6 +153,12 @@ class TrainingCalls:
             body["cascade"] = cascade if proxy is None else {"agreement": cascade, "proxy": proxy}
         return self._post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
 
+    def wish(self, function: str, wants: object) -> Json:
+        """Make a function of whichever model keeps what is wanted; its description. wants: an object."""
+        where = f"/v1/functions/{quote(function, safe='')}"
+        body = json.dumps({"wants": wants}).encode()
+        return self._ask(HttpRequest("PUT", where, body, {"Content-Type": JSON}), _LONG_S)
+
     def retrain(
         self,
         function: str,

@@ -47,6 +47,21 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "cache_evictions": "BIGINT",
         "last_asked": "TIMESTAMPTZ",
     },
+    "decisions": {
+        "function": "VARCHAR",
+        "version": "BIGINT",
+        "class": "VARCHAR",
+        "goals": "STRUCT(min_accuracy DOUBLE, slo_ms DOUBLE, cost DOUBLE, rows BIGINT)",
+        "chosen": "VARCHAR",
+        "is_met": "BOOLEAN",
+        "reason": "VARCHAR",
+        "candidates": "STRUCT(model VARCHAR, accuracy_low DOUBLE, predicted_ms DOUBLE, cost DOUBLE, "
+        "is_resident BOOLEAN, lacks VARCHAR[])[]",
+        "since": "TIMESTAMPTZ",
+        "rows": "BIGINT",
+        "degraded_rows": "BIGINT",
+        "changes": "BIGINT",
+    },
     "models": {
         "name": "VARCHAR",
         "version": "VARCHAR",

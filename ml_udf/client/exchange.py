@@ -61,6 +61,7 @@ class AnswerDetail:
     rows; None where that is not known · device_seconds: that the members take for a row, by what was learned
     prediction: by which a label may be given for it later; None where one could teach nothing
     columns: everything that was answered, as the text of a JSON object by the names of the outputs
+    decision: which model was chosen, and why, of a function by wish; else None
     """
 
     answered_by: tuple[str, ...]
@@ -68,9 +69,11 @@ class AnswerDetail:
     device_seconds: float | None
     prediction: str | None = None
     columns: str | None = None
+    decision: str | None = None
 
 
 _DETAIL = ("answered_by", "expected_accuracy", "device_seconds", "prediction")
+_DECISION = "decision"
 
 
 @dataclass(slots=True)
@@ -197,6 +200,7 @@ class Exchange:
             told = ["confidence", "error"] if self.info.has_confidence else ["error"]
             if self.detail:
                 told += _DETAIL
+                told += [_DECISION] if self.info.by_wish else []
                 asked = {self.info.output_name, *told}
                 told += [name for name, _ in self.info.answered if name not in asked]
             request.outputs += [RequestedOutput(name) for name in told]
@@ -270,11 +274,18 @@ def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
 
 def _details(reply: InferResponse, rows: int, info: FunctionInfo) -> list[AnswerDetail | None]:
     columns = [_column(reply, name, rows) for name in _DETAIL]
+    decisions = _column(reply, _DECISION, rows) if info.by_wish else [None] * rows
+    wholes = _wholes(reply, rows, info)
     return [
         AnswerDetail(
-            tuple(who.split(",")) if who else (), _known(expected), _known(took_s), named or None, whole
+            tuple(who.split(",")) if who else (),
+            _known(expected),
+            _known(took_s),
+            named or None,
+            whole,
+            decision or None,
         )
-        for who, expected, took_s, named, whole in zip(*columns, _wholes(reply, rows, info), strict=True)
+        for who, expected, took_s, named, whole, decision in zip(*columns, wholes, decisions, strict=True)
     ]
 
 

@@ -86,6 +86,7 @@ class FunctionInfo:
     classes: tuple[str, ...] = ()
     max_batch_rows: int = 0  # 0 = the server names none
     has_confidence: bool = True  # whether a server of ours says how sure an answer is
+    by_wish: bool = False  # whether it names no models, and says of each answer which one was chosen
     columns: tuple[tuple[str, str], ...] = ()  # (name, kind) of each value, where an input is a table's row
     output_content: str = ""  # what the texts of the output are: "labels", "boxes", "json"; "" = themselves
     # (name, content) of the outputs of ours, without the vectors that are there on request alone
@@ -176,6 +177,7 @@ def function_info(
             for output in outputs
             if server.ours and output.get("name") and not (output["name"] in on_request and _is_wide(output))
         ),
+        by_wish=parameters.get("by_wish") is True,
         form=str(forms.get(source["name"], parameters.get("form", ""))),
         classes=tuple(parameters.get("classes") or ()),
         columns=tuple((str(c["name"]), str(c["kind"])) for c in parameters.get("columns") or ()),

@@ -58,7 +58,7 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
         ("fn", "input"),
         "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR, "
         "answered_by VARCHAR[], expected_accuracy DOUBLE, device_seconds DOUBLE, "
-        "prediction VARCHAR, columns JSON)",
+        "prediction VARCHAR, decision VARCHAR, columns JSON)",
     ),
     "scores": (("fn", "input"), "MAP(VARCHAR, DOUBLE)"),
     "score": (("fn", "input", "label"), "DOUBLE"),

@@ -132,6 +132,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         ),
         "({}->>'version')::BIGINT",
     ),
+    "create_function": ((("name", None), ("function", "NULL"), ("wants", "NULL")), "{}->>'name'"),
     "retrain": (
         (("function", None), ("every", "NULL"), ("budget", "NULL")),
         "{}->>'state'",
@@ -242,7 +243,7 @@ class TrainingFunctions:
             answer_cache=given["answer_cache"],
             on_wait=check,
         )
-        self._define(name)
+        self._define(name, name)
         return made
 
     def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
@@ -256,6 +257,8 @@ class TrainingFunctions:
             return calls.train({**given, "knobs": json_of(given.get("knobs"), "knobs")})
         if verb == "deploy":
             return self._deploy(calls, given)
+        if verb == "create_function":
+            return self._create(calls, given)
         if verb == "retrain":
             return calls.retrain(_text(given, "function"), given["every"], given["budget"])
         if verb == "rollback":
@@ -292,18 +295,26 @@ class TrainingFunctions:
             cascade=given["cascade"],
             proxy=given["proxy"],
         )
-        self._define(function)
+        self._define(function, function)
         return deployed
 
-    def _define(self, function: str) -> None:
-        """Have it called by its name."""
+    def _create(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
+        name = _text(given, "name")
+        function = name if given["function"] is None else _text(given, "function")
+        if given["wants"] is not None:
+            calls.wish(function, json_of(given["wants"], "wants"))
+        self._define(name, function)
+        return {"name": name}
+
+    def _define(self, name: str, function: str) -> None:
+        """Make `name` call the server's function in SQL."""
         info = self._client.look_up(function)
-        place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"
+        place = f"{FUNCTIONS_CATALOG}.{quoted(name)}"
         if self._beside is None:
             self._beside = self._con.cursor()
         cast = output_vector(info).cast
         self._beside.execute(predict_macro(place, function, self._predict, info.columns, cast))
-        self._deployed(self._beside, function, info)
+        self._deployed(self._beside, name, info)
 
     def _parts(self, given: Mapping[str, Any], path: str) -> Iterator[bytes]:
         query, key, target = (_text(given, name) for name in ("query", "key", "target"))

@@ -60,6 +60,7 @@ _DETAIL_ARROW = pa.struct(
         ("expected_accuracy", pa.float64()),
         ("device_seconds", pa.float64()),
         ("prediction", pa.string()),
+        ("decision", pa.string()),
         ("columns", pa.string()),
     ]
 )
@@ -221,6 +222,7 @@ def detail_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
             tried["expected_accuracy"] = told.expected_accuracy
             tried["device_seconds"] = told.device_seconds
             tried["prediction"] = told.prediction
+            tried["decision"] = told.decision
             tried["columns"] = told.columns
         rows.append(tried)
     whole = pa.array(rows, _DETAIL_ARROW)

@@ -29,6 +29,7 @@ from ml_udf.postgres.fitting import Fitting
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER, Wrapper
+from ml_udf.training import TrainingCalls, json_of
 
 __all__ = ["Definitions", "FunctionDefinition"]
 
@@ -75,6 +76,11 @@ _HELD = """
     SELECT p.oid FROM pg_catalog.pg_proc p
     WHERE p.oid = pg_catalog.to_regprocedure($1) AND pg_catalog.pg_has_role($2, p.proowner, 'USAGE')"""
 
+_MAY_DEPLOY = """
+    SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE')) AS may
+    FROM pg_catalog.pg_proc p
+    WHERE p.proname = 'deploy' AND p.pronamespace = 'ml_udf'::pg_catalog.regnamespace"""
+
 _MADE = """
     SELECT w.oid::pg_catalog.regprocedure::text AS signature
     FROM ml_udf._wrappers() w JOIN pg_catalog.pg_proc p ON p.oid = w.oid
@@ -97,6 +103,7 @@ class FunctionDefinition:
     verify: bool
     schema: str | None
     grant_to: str | None = READER  # None: nobody but the owner
+    wants: str | None = None  # JSON: what the server makes the function by
 
     def __post_init__(self) -> None:
         for field in ("name", "server", "input", "verify"):
@@ -145,6 +152,10 @@ class Definitions:
             grant_to=asked.grant_to,
         )
         client = self._statements.client(wrapper.server)  # refuses who has no right to use the server
+        if asked.wants is not None:
+            self._check_may_deploy()
+            calls = TrainingCalls(client, self._statements.check_interrupts)
+            calls.wish(wrapper.function, json_of(asked.wants, "wants"))
         made_for = self._statements.bound(wrapper.server)
         wrapper = replace(wrapper, server_oid=made_for.oid, server_owner=made_for.owner)
         info = self._look_up(client, wrapper) if asked.verify else None
@@ -158,6 +169,16 @@ class Definitions:
             return self._create_of_columns(wrapper, info)
         self._create(wrapper, info)
         return wrapper.signature
+
+    def _check_may_deploy(self) -> None:
+        """A wish changes what the server answers everybody. Raises `PostgresError`."""
+        found = self._spi.row(_MAY_DEPLOY)
+        if found is None or not found["may"]:
+            raise PostgresError(
+                "42501",
+                "wants has the server make a function, which this role may not",
+                hint="it takes the right to execute ml_udf.deploy",
+            )
 
     def _create_of_columns(self, wrapper: Wrapper, info: FunctionInfo) -> str:
         """Create or replace the function of a row, and the one of its columns on top of it."""

@@ -57,6 +57,7 @@ def detailed(answer: Outcome, version: str | None) -> Composite | None:
         "device_seconds": None if told is None else told.device_seconds,
         "prediction": None if told is None else told.prediction,
         "columns": None if told is None else told.columns,
+        "decision": None if told is None else told.decision,
     }
 
 

@@ -84,7 +84,8 @@ class Estimate:
     key: of the model version · low: the lower end of its held-out accuracy; None where that is not known ·
     merit: by which the better of two is told where accuracies are not known · batch_s: l̂ of the rows asked ·
     wait_s: until a worker that holds it is free; load_s: until it is loaded, 0 where it is resident · cost:
-    seconds of a device for 1,000 rows · share: of the devices' time, if all of the function's rows were its
+    seconds of a device for 1,000 rows · share: of the devices' time, if all of the function's rows were its ·
+    is_guess: what it takes was never measured: who was measured comes first
     """
 
     key: str
@@ -95,6 +96,7 @@ class Estimate:
     wait_s: float = 0.0
     load_s: float = 0.0
     share: float = 0.0
+    is_guess: bool = False
 
     @property
     def predicted_s(self) -> float:
@@ -155,7 +157,7 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
     accurate = [each for each in estimates if _is_accurate(goals, each)]
     if not accurate:
         raise NoMembers(_no_such(goals, estimates))
-    chosen = min(accurate, key=lambda each: (each.share > _BUSY, each.predicted_s, each.cost, each.key))
+    chosen = min(accurate, key=_by_time)
     place = list(estimates).index(chosen)
     reason = (
         f"degraded: nothing keeps {_goals(goals)} now; {chosen.key} is nearest, {'; '.join(lacks[place])}"
@@ -284,12 +286,16 @@ def _why_late(one: Estimate) -> str:
     return f", of which {_ms(one.wait_s)} in line" if one.wait_s > one.batch_s else ""
 
 
-def _by_cost(one: Estimate) -> tuple[float, float, str]:
-    return one.cost, -one.merit, one.key
+def _by_cost(one: Estimate) -> tuple[bool, float, float, str]:
+    return one.is_guess, one.cost, -one.merit, one.key
 
 
-def _by_merit(one: Estimate) -> tuple[float, float, str]:
-    return -one.merit, one.cost, one.key
+def _by_merit(one: Estimate) -> tuple[bool, float, float, str]:
+    return one.is_guess, -one.merit, one.cost, one.key
+
+
+def _by_time(one: Estimate) -> tuple[bool, bool, float, float, str]:
+    return one.is_guess, one.share > _BUSY, one.predicted_s, one.cost, one.key
 
 
 def _decision(
@@ -315,7 +321,7 @@ def _no_such(goals: Goals, estimates: Sequence[Estimate]) -> str:
             near.append(f"{best.low:.3g} by {best.key}{_within(goals)}")
     accurate = [each for each in estimates if _is_accurate(goals, each)]
     if accurate:
-        fastest = min(accurate, key=lambda each: (each.predicted_s, each.cost))
+        fastest = min(accurate, key=_by_time)
         cheapest = min(accurate, key=_by_cost)
         if goals.slo_s is not None:
             near.append(f"{_right(goals)}in {_ms(fastest.predicted_s)} by {fastest.key}")

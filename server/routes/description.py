@@ -53,6 +53,7 @@ def metadata_of(function: Function, versions: Sequence[Function], members: Seque
                 *OWN_OUTPUTS,
             ],
             "members": list(members),
+            "by_wish": function.wants is not None,
         },
     }
 

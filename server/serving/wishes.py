@@ -301,7 +301,8 @@ class Wishes:
             share = 0.0 if is_idle else known.rate * cost / 1000 / max(1, len(sight.workers))
             low = None if held_out is None else held_out.low
             merit = known.merits[model.key] if low is None else low
-            found.append(Estimate(model.key, low, merit, batch_s, cost, wait_s, load_s, share))
+            is_guess = not self.is_measured(model)
+            found.append(Estimate(model.key, low, merit, batch_s, cost, wait_s, load_s, share, is_guess))
         return found
 
     def _soonest(

@@ -207,3 +207,79 @@ CREATE VIEW ml_udf.variants AS
 COMMENT ON VIEW ml_udf.variants IS
     'other ways to run the models of the servers that you may use: how fast and how often right each was measured to be, or why it is refused';
 GRANT SELECT ON ml_udf.variants TO ml_udf_reader;
+
+-- ── Functions by wish ──────────────────────────────────────────────────────────────────────────────
+
+-- decision: which model was chosen for the row, and why; NULL of functions that name their models.
+ALTER TYPE ml_udf.detailed_prediction ADD ATTRIBUTE decision text;
+
+-- PUBLIC. The function of before, which has one argument less, leaves its rights to this one, and goes.
+ALTER FUNCTION ml_udf.create_function(text, text, name, regtype, regtype, jsonb, text, text, boolean, name, name)
+    RENAME TO _create_function_0_7;
+CREATE FUNCTION ml_udf.create_function(
+    name text,                              -- of the SQL function, as SQL writes it: udf_food, ml."Food"
+    function text DEFAULT NULL,             -- of the server; NULL = the same name
+    server name DEFAULT 'ml_udf',           -- foreign server that answers it
+    input regtype DEFAULT 'text',           -- type of the argument: text, bytea, float8, float8[], …
+    returns regtype DEFAULT NULL,           -- type of the result; NULL = real[] where the answer is a vector, else text
+    options jsonb DEFAULT '{}',             -- its own settings: {"slo_ms": 200}; the session's go before them
+    input_name text DEFAULT NULL,           -- which input of the model, where it has several
+    output_name text DEFAULT NULL,          -- which output; NULL = the first
+    verify boolean DEFAULT true,            -- whether to ask the server if it knows the function
+    schema name DEFAULT current_schema(),   -- where to create it, unless name says so
+    grant_to name DEFAULT 'ml_udf_reader',  -- role that may execute it, or public; NULL = its owner alone; if new
+    wants jsonb DEFAULT NULL                -- has the server make it, by wish: {"dataset": "food", "min_accuracy": 0.9}
+) RETURNS regprocedure
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].create_function(name, function, server, input, returns, options, input_name, output_name, verify, schema, grant_to, wants)
+$python$;
+COMMENT ON FUNCTION ml_udf.create_function(text, text, name, regtype, regtype, jsonb, text, text, boolean, name, name, jsonb) IS
+    'creates or replaces an SQL function for a function of a server, and its twin over arrays; with wants the server''s function too';
+REVOKE ALL ON FUNCTION ml_udf.create_function(text, text, name, regtype, regtype, jsonb, text, text, boolean, name, name, jsonb) FROM PUBLIC;
+DO $do$
+DECLARE
+    held record;
+BEGIN
+    FOR held IN
+        SELECT new.oid::regprocedure AS new,
+               CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(r.rolname) END AS grantee,
+               CASE WHEN acl.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS how
+        FROM pg_catalog.pg_proc old CROSS JOIN pg_catalog.aclexplode(old.proacl) acl
+        JOIN pg_catalog.pg_proc new ON new.pronamespace = old.pronamespace
+                                   AND old.proname = '_' || new.proname || '_0_7'
+        LEFT JOIN pg_catalog.pg_roles r ON r.oid = acl.grantee
+        WHERE old.pronamespace = 'ml_udf'::regnamespace AND acl.grantee <> old.proowner
+    LOOP
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s', held.new, held.grantee, held.how);
+    END LOOP;
+END
+$do$;
+DROP FUNCTION ml_udf._create_function_0_7(text, text, name, regtype, regtype, jsonb, text, text, boolean, name, name);
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._decisions(
+    OUT server text, OUT function text, OUT version bigint, OUT class text, OUT goals jsonb, OUT chosen text,
+    OUT is_met boolean, OUT reason text, OUT candidates jsonb, OUT since timestamptz, OUT rows bigint,
+    OUT degraded_rows bigint, OUT changes bigint
+) RETURNS SETOF record
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 20
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].server_view("decisions")
+$python$;
+COMMENT ON FUNCTION ml_udf._decisions() IS 'what was decided of functions by wish, on every server that you may use';
+REVOKE ALL ON FUNCTION ml_udf._decisions() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._decisions() TO ml_udf_reader;
+
+-- PUBLIC
+CREATE VIEW ml_udf.decisions AS
+    SELECT server, function, version, class, goals, chosen, is_met, reason, candidates, since, rows, degraded_rows,
+           changes
+    FROM ml_udf._decisions();
+COMMENT ON VIEW ml_udf.decisions IS
+    'per goal of each function by wish: the model that is chosen and why, every candidate with its accuracy, predicted time and cost, since when, and the rows that were asked';
+GRANT SELECT ON ml_udf.decisions TO ml_udf_reader;

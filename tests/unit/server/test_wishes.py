@@ -178,6 +178,13 @@ def test_who_was_never_measured_keeps_no_accuracy() -> None:
         decide(Goals(min_accuracy=0.5), [unknown])
 
 
+def test_who_was_never_tried_comes_after_those_who_were() -> None:
+    hopeful = estimate("hopeful/1", 0.99, 0.1, 0.001, is_guess=True)
+    assert decide(Goals(min_accuracy=0.75, slo_s=0.05), [hopeful, SMALL]).chosen == "small/1"
+    assert decide(Goals(slo_s=0.05), [hopeful, SMALL]).chosen == "small/1"
+    assert decide(Goals(slo_s=0.05), [hopeful]).chosen == "hopeful/1", "it has to run to be known"
+
+
 def test_waiting_loading_and_a_queue_that_would_grow_count() -> None:
     goals = Goals(min_accuracy=0.75, slo_s=0.05)
     absent = replace(SMALL, load_s=3.0)

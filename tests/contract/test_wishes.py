@@ -1,0 +1,107 @@
+"""Functions by wish in SQL: made, answered, explained and refused alike on every engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml_udf.client import Client
+from tests.engines import Engine, SqlError
+from tests.inference_server import InferenceServer
+from tests.models import write_manifest
+
+CLASSES = ["broth", "stew", "roast", "salad"]
+WISH = '{"purpose": "wish_small", "min_accuracy": 0.7, "slo_ms": 2000}'
+
+
+@pytest.fixture(scope="module")
+def models(server: InferenceServer, open_folder: Path) -> None:
+    """wish_small: right in 0.8, quick. wish_large: right in 0.97, and 30 ms a row."""
+    for name, accuracy, delay_ms in (("wish_small", 0.8, 0), ("wish_large", 0.97, 30)):
+        folder = write_manifest(
+            open_folder / "made",
+            name,
+            task="text-classification",
+            architecture="hashing",
+            architecture_options={"delay_ms": delay_ms},
+            input={"form": "text"},
+            classes=CLASSES,
+            accuracy=accuracy,
+            score={"metric": "accuracy", "value": accuracy, "rows": 400},
+        )
+        server.deploy(folder)
+
+
+@pytest.fixture
+def endpoint(server: InferenceServer, models: None) -> str:
+    """A wish is a server's to keep: `local:` answers by the candidate that does at rest."""
+    return server.url
+
+
+def test_a_wish_makes_a_function_that_is_called_by_its_name(engine: Engine) -> None:
+    engine.query(f"SELECT ml_udf.create_function('udf_wish', wants => '{WISH}')")
+    ((label,),) = engine.query("SELECT udf_wish('a')")
+    assert label in CLASSES
+
+
+def test_an_answer_says_which_model_was_chosen_and_the_view_why(engine: Engine) -> None:
+    engine.query(f"SELECT ml_udf.create_function('udf_wish', wants => '{WISH}')")
+    ask = "SELECT (d).answered_by, (d).decision FROM (SELECT ml_udf.detail('udf_wish', 'a') AS d) AS told"
+    ((who, why),) = engine.query(ask)
+    assert list(who) == ["wish_small"]
+    assert "wish_small/1 takes least of a device" in why
+    engine.set("min_accuracy", "0.9")
+    ((who, why),) = engine.query(ask)
+    assert list(who) == ["wish_large"]
+    assert why.startswith("wish_large/1 alone")
+    decided = engine.query(
+        "SELECT chosen, is_met, rows > 0 FROM ml_udf.decisions WHERE function = 'udf_wish' ORDER BY chosen"
+    )
+    assert decided == [("wish_large/1", True, True), ("wish_small/1", True, True)]
+
+
+def test_of_a_function_that_names_its_models_nothing_was_decided(engine: Engine) -> None:
+    ((why,),) = engine.query("SELECT (d).decision FROM (SELECT ml_udf.detail('udf_text', 'a') AS d) AS told")
+    assert why is None
+
+
+def test_a_wish_that_nothing_meets_is_refused_with_the_nearest(engine: Engine) -> None:
+    wish = '{"purpose": "wish_small", "min_accuracy": 0.99}'
+    with pytest.raises(
+        SqlError, match=r"none of 2 models keeps min_accuracy 0\.99.*nearest: 0\.9\d+ by wish_large/1"
+    ):
+        engine.query(f"SELECT ml_udf.create_function('udf_no', wants => '{wish}')")
+    with pytest.raises(SqlError, match="wants"):
+        engine.query("SELECT ml_udf.create_function('udf_no', wants => '{\"speed\": 3}')")
+
+
+def test_a_query_asks_for_no_more_than_there_is(engine: Engine) -> None:
+    engine.query(f"SELECT ml_udf.create_function('udf_wish', wants => '{WISH}')")
+    engine.set("min_accuracy", "0.99")
+    with pytest.raises(SqlError, match="nearest"):
+        engine.query("SELECT udf_wish('a')")
+
+
+def test_a_kept_answer_is_not_given_for_a_goal_that_its_model_does_not_keep(
+    server: InferenceServer, models: None
+) -> None:
+    client = Client(server.url)
+    client.put("/v1/functions/wish_kept", {"wants": {"purpose": "wish_small", "min_accuracy": 0.7}})
+
+    def who(**parameters: float) -> tuple[str, int]:
+        told = client.post(
+            "/v2/models/wish_kept/infer",
+            {
+                "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["kept once"]}],
+                "outputs": [{"name": "label"}, {"name": "answered_by"}],
+                "parameters": parameters,
+            },
+        )
+        return told["outputs"][1]["data"][0], told.get("parameters", {}).get("ml_udf_cached_rows", 0)
+
+    assert who() == ("wish_small", 0)
+    assert who(ml_udf_min_accuracy=0.9) == ("wish_large", 0)
+    assert who(ml_udf_min_accuracy=0.9) == ("wish_large", 1)
+    assert who() == ("wish_small", 1)
+    client.close()
