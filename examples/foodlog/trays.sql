@@ -40,3 +40,12 @@ SELECT count(*) AS trays,
        sum(CASE WHEN dishes LIKE '%"laksa"%' THEN 1 ELSE 0 END) AS really
 FROM   trays
 WHERE  split = 'holdout';
+
+-- 7. One function of two: each dish that is found is cut out, and named by the function that names photos of meals
+SELECT ml_udf.create_pipeline('udf_tray_dishes', '["udf_tray", {"crop": {"margin": 0.1}}, "udf_food_name"]') > 0 AS made;
+
+-- 8. Which dishes do the two of them see on those trays? Nothing but its value has left the server
+SELECT count(*) AS trays,
+       sum(json_array_length(dishes)) AS dishes,
+       sum(CASE WHEN replace(CAST(dishes AS text), ' ', '') LIKE '%"answer":{"label":"laksa"%' THEN 1 ELSE 0 END) AS laksa
+FROM  (SELECT to_json(udf_tray_dishes(image_path)) AS dishes FROM trays WHERE split = 'holdout') AS seen;

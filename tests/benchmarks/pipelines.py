@@ -12,10 +12,15 @@ import argparse
 import itertools
 import math
 import statistics
+import tempfile
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from PIL import Image
 from rich.table import Table
 
 from server.scheduling.simulation.arrivals import poisson
@@ -23,6 +28,8 @@ from server.scheduling.simulation.pipelines import PipelineLoad, SimulatedStage,
 from server.scheduling.splitting import SPLITS
 from tests.benchmarks.figures import apart, give_way, spread, wide
 from tests.benchmarks.report import say, write_json
+from tests.inference_server import ANEW, InferenceServer, inference_server
+from tests.models import write_manifest
 
 _MEAN_OBJECTS = 3
 _CALLS = 250
@@ -40,6 +47,7 @@ _FAN_OUTS: dict[str, Callable[[Random], int]] = {
     "0 or 12": lambda random: 12 if random.random() < 0.25 else 0,
 }
 _LOADS = (0.4, 0.7, 0.9)
+_LIVE_RATE, _LIVE_GOAL_MS = 35.0, 150.0
 _GOALS = (3.0, 8.0)  # times what a call takes alone
 
 
@@ -48,12 +56,19 @@ def main() -> None:
     give_way()
     seeds = range(_FIRST_SEED, _FIRST_SEED + (2 if flags.quick else 10))
     calls = 150 if flags.quick else _CALLS
-    cells = [
-        _cell(costs, fan_out, load, goal, seeds, calls)
-        for costs, fan_out, goal, load in itertools.product(_COSTS, _FAN_OUTS, _GOALS, _LOADS)
-    ]
-    _print_cells(cells)
-    write_json("pipelines", {"calls": calls, "seeds": list(seeds), "cells": cells})
+    cells = (
+        []
+        if flags.live
+        else [
+            _cell(costs, fan_out, load, goal, seeds, calls)
+            for costs, fan_out, goal, load in itertools.product(_COSTS, _FAN_OUTS, _GOALS, _LOADS)
+        ]
+    )
+    if cells:
+        _print_cells(cells)
+    live = _live(3.0 if flags.quick else 6.0, 2 if flags.quick else 5)
+    _print_live(live)
+    write_json("pipelines", {"calls": calls, "seeds": list(seeds), "cells": cells, "live": live})
 
 
 def _cell(
@@ -96,6 +111,70 @@ def _print_cells(cells: Sequence[dict[str, Any]]) -> None:
     wide.print(table)
 
 
+# ── live ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _live(seconds: float, rounds: int) -> dict[str, Any]:
+    """Of each split and round, the share of the calls in goal, %; in turn, at the same arrivals."""
+    found: dict[str, list[float]] = {split: [] for split in SPLITS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        Image.effect_noise((96, 96), 60).convert("RGB").save(folder / "tray.jpg")
+        picture = (folder / "tray.jpg").read_bytes()
+        with inference_server(folder / "home", flags=[ANEW, "--workers=1"]) as server:
+            for model, task, options in (
+                ("finds", "object-detection", {"boxes": _MEAN_OBJECTS, "delay_ms": 5, "row_delay_ms": 6}),
+                ("names", "image-classification", {"delay_ms": 5, "row_delay_ms": 2}),
+            ):
+                made = write_manifest(
+                    folder,
+                    model,
+                    task=task,
+                    architecture="hashing",
+                    architecture_options=options,
+                    input={"form": "path"},
+                )
+                server.deploy(made, f"udf_{model}", max_batch=32)
+            with server.client() as client:
+                for split in SPLITS:
+                    stages = ["udf_finds", {"crop": {}}, "udf_names"]
+                    body = {"pipeline": stages, "slo_ms": _LIVE_GOAL_MS, "goal_split": split}
+                    client.put(f"/v1/functions/udf_{split}", body)
+                    for number in range(20):  # l̂ is learned
+                        client.predict(f"udf_{split}", [picture + bytes([number])], input_name="image")
+            for number, split in itertools.product(range(rounds), SPLITS):
+                found[split].append(_asked(server, f"udf_{split}", picture, seconds, number))
+    return {"goal_ms": _LIVE_GOAL_MS, "rate": _LIVE_RATE, "seconds": seconds, "in_goal": found}
+
+
+def _asked(server: InferenceServer, function: str, picture: bytes, seconds: float, number: int) -> float:
+    """The share of calls that were answered in the goal, %: one picture each, at random times."""
+    arrivals = poisson(Random(f"{number} live"), _LIVE_RATE, seconds)
+    with server.client() as client, ThreadPoolExecutor(32) as pool:
+        began_s = time.monotonic()
+
+        def ask(at_s: float) -> bool:
+            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            client.predict(function, [picture + str(at_s).encode()], input_name="image")
+            return time.monotonic() - began_s - at_s <= _LIVE_GOAL_MS / 1000
+
+        kept = list(pool.map(ask, arrivals))
+    return 100 * statistics.mean(kept)
+
+
+def _print_live(live: dict[str, Any]) -> None:
+    found = live["in_goal"]
+    table = Table(
+        *(*SPLITS, "none − even", "none − nexus"),
+        title=f"calls in goal, %; live, {live['rate']:g} pictures/s, {live['goal_ms']:g} ms",
+    )
+    table.add_row(
+        *(spread(found[split]) for split in SPLITS),
+        *(apart(found["none"], found[split]) for split in ("even", "nexus")),
+    )
+    wide.print(table)
+
+
 def _line(first_s: float, row_s: float) -> Callable[[int], float]:
     return lambda rows: first_s + row_s * rows
 
@@ -108,6 +187,7 @@ def _geometric(random: Random, mean: float) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer calls and seeds: does it run?")
+    parser.add_argument("--live", action="store_true", help="the live part alone")
     return parser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 from examples.foodlog.circle import TRAYS_FILE
+from examples.foodlog.demo import ENSEMBLE, TRAY
 from examples.foodlog.dishes import DISHES
 from examples.foodlog.foodlog import User
 from examples.foodlog.queries import read_queries
@@ -124,3 +126,17 @@ def test_a_dish_is_looked_for_among_boxes(con: duckdb.DuckDBPyConnection) -> Non
     ((trays, laksa, really),) = rows(con, 6)
     assert trays == 3
     assert laksa == really
+
+
+def test_a_pipeline_is_made_of_functions_that_the_demo_deploys_and_its_answers_are_counted(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    (made,) = (query for query in read_queries(TRAYS_FILE) if query.number == 7)
+    stages = re.search(r"'(\[.*\])'", made.sql)
+    assert stages is not None
+    assert json.loads(stages[1]) == [TRAY, {"crop": {"margin": 0.1}}, ENSEMBLE]
+    answer = '[{"label": "x", "answer": {"label": "laksa", "confidence": 1}}, {"answer": null}]'
+    con.execute(f"CREATE OR REPLACE MACRO udf_tray_dishes(path) AS CAST('{answer}' AS JSON)")
+    ((trays, dishes, laksa),) = rows(con, 8)
+    assert trays > 0
+    assert (dishes, laksa) == (2 * trays, trays)
