@@ -123,6 +123,11 @@ class EvidenceStates:
         """How many there are, `NOTHING` included."""
         return len(self.right)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether members were counted by themselves only: of two together nothing is known."""
+        return self.members > 1 and all(subset.bit_count() == 1 for subset in self.subsets)
+
     def state_of(self, subset: int, confidence: float) -> int:
         """The state of a row that `subset` answered with that combined top probability.
 

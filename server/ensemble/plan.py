@@ -199,7 +199,8 @@ def steady_plans(ensemble: Ensemble) -> list[Plan]:
             continue
         choices: list[Choice] = []
         for known in (0, *evidence.subsets):
-            missing = members_of(subset & ~known)
+            # Where members are alone, a second one leads nowhere that was counted.
+            missing = () if known and evidence.is_alone else members_of(subset & ~known)
             gains = _gains(evidence, known).tolist()
             choices += [Choice(missing[:1], tuple(each)) if missing else ENOUGH for each in gains]
         plan = _evaluated(ensemble, choices, ())

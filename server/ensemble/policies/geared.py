@@ -73,7 +73,7 @@ class Gear(_Geared):
         subsets = {fixed_plan(ensemble, subset): subset for subset in there}
         super().__init__(ensemble, undominated(list(subsets)))
         self._subsets = tuple(subsets[plan] for plan in self.plans)
-        self._rest = Rest(len(ensemble.members))
+        self._rest = Rest(len(ensemble.members), alone=ensemble.evidence.is_alone)
 
     def select(self, state: State, row: RowEvidence) -> Choice:
         """Those of the gear's subset that neither answered nor are under way."""

@@ -46,7 +46,7 @@ class SlackFit(Steady):
         ordered = [kept[bucket] for bucket in sorted(kept)]
         self._latencies_s = [each[0] for each in ordered]
         self._subsets = [each[3] for each in ordered]
-        self._rest = Rest(len(ensemble.members))
+        self._rest = Rest(len(ensemble.members), alone=ensemble.evidence.is_alone)
 
     def init(self) -> State:
         """The subset of the widest bucket."""

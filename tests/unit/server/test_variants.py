@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import Engine
 
@@ -20,7 +21,8 @@ from server.catalog.variant_choice import among_variants
 from server.catalog.variants import HeldOutAccuracy, Variant, Variants, base_of, variant_model, variant_of
 from server.ensemble.fit import Fit
 from server.ensemble.plan import fit_plans
-from server.ensemble.selection import Ensemble, EnsembleMember
+from server.ensemble.policies.by_name import selection_policy
+from server.ensemble.selection import Ensemble, EnsembleMember, LoadView, RowEvidence
 from server.errors import BadOption
 from server.store.manifest import check_model_name, check_name, model_from_manifest
 from server.store.variants import VariantRepository
@@ -132,8 +134,8 @@ def test_variants_are_no_models_that_a_starting_worker_should_hold_by_themselves
     assert not catalog.is_model("net~int8")
 
 
-def judged(name: str, accuracy: float) -> Variant:
-    held_out = HeldOutAccuracy(accuracy, 200, accuracy - 0.05, accuracy + 0.03)
+def judged(name: str, accuracy: float, rows: int = 200) -> Variant:
+    held_out = HeldOutAccuracy(accuracy, rows, accuracy - 0.05, accuracy + 0.03)
     return Variant("net", 1, name, "torch", held_out=held_out, measured_at=1.0)
 
 
@@ -147,10 +149,11 @@ def catalog_of(*names: str) -> Catalog:
     return catalog
 
 
+@pytest.mark.parametrize("rows", [20, 2000])
 @pytest.mark.parametrize("policy", ["value", "gear", "slackfit"])
-def test_each_row_is_asked_of_one_variant_by_every_policy(policy: str) -> None:
+def test_each_row_is_asked_of_one_variant_by_every_policy(policy: str, rows: int) -> None:
     catalog = catalog_of("net", "net~int8", "net~onnx")
-    known = Variants([judged("original", 0.9), judged("int8", 0.88), judged("onnx", 0.9)])
+    known = Variants([judged("original", 0.91, rows), judged("int8", 0.88, rows), judged("onnx", 0.9, rows)])
     body = {"models": ["net"], "variants": True, "select": policy}
     spec, fit = among_variants("f", body, catalog, known)
     assert spec["models"] == ["net/1", "net~int8/1", "net~onnx/1"]
@@ -163,11 +166,19 @@ def test_each_row_is_asked_of_one_variant_by_every_policy(policy: str) -> None:
     members = tuple(
         EnsembleMember(each.name, 0.9, 1e-4, 1e-3 / place) for place, each in enumerate(function.members, 1)
     )
-    plans = fit_plans(Ensemble(members, fit.evidence))
-    for plan in plans:
+    ensemble = Ensemble(members, fit.evidence)
+    for plan in fit_plans(ensemble):
         assert len(plan.choices[0].ask) == 1
         assert all(choice.is_enough for choice in plan.choices[1:])
-    assert max(plan.accuracy for plan in plans) == pytest.approx(0.9)
+    chosen = selection_policy(policy, ensemble)
+    load = LoadView(0.0, 0.5, 1e6, np.full(fit.evidence.states, 1e6), (0.0,), (1.0,), 0.0)
+    states = [chosen.init(), chosen.steer(chosen.init(), load)]
+    for state in states:
+        first = chosen.select(state, RowEvidence())
+        assert len(first.ask) == 1
+        for member in range(3):
+            after = RowEvidence(subset=1 << member, state=fit.evidence.state_of(1 << member, 0.5))
+            assert chosen.select(state, after).is_enough
 
 
 def test_a_choice_among_variants_that_are_not_there_says_what_to_do() -> None:
