@@ -189,7 +189,9 @@ class FleetReader:
     def _variants(self, kind: str, by_name: Mapping[str, Mapping[str, Function]]) -> Iterable[Variant]:
         for model in self._models.values():
             functions = by_name[_function_of(model)].values()
-            most = max(function.max_batch for function in functions)
+            # Others cut no batches: what larger ones would take is a guess.
+            asked = [one for one in functions if self._metrics.of(one).rows] or functions
+            most = max(function.max_batch for function in asked)
             form = next(function.form for function in functions if model in function.asked)
             latency_s = self._latencies.of_rows(model, form)
             sizes = [rows for rows in _ROWS if rows < most] + [most]
