@@ -21,7 +21,7 @@ from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import CLASSES, write_manifest
 from tests.waiting import wait_until
 
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 ROWS = 40
 
 THEIR_CODE = """

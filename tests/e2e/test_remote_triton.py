@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 PYTHON = Path(os.environ.get("TRITON_PYTHON", ".build/triton/bin/python"))
 SERVE = Path(__file__).parent / "triton_hash" / "serve.py"
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 TEXTS = ["a", "laksa", "weiß", "ü🍜"]
 
 

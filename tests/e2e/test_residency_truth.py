@@ -29,7 +29,7 @@ from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import hashing_model, label_of, text_model
 from tests.waiting import wait_until
 
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 MODELS = 5
 WEIGHT_BYTES = 3_000_000
 DEVICE = "sim:7MB,0.075GB/s"  # 40 ms for a model
