@@ -77,6 +77,9 @@ bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a sin
 bench-combination: $(READY) ## Rules of combination on held-out predictions of real models
 	$(BIN)/python -m tests.benchmarks.combination
 
+bench-wishes: $(READY) ## What it costs that a function names no model: a million decisions, and live beside a name (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.wishes $(FLAGS)
+
 bench-cascade: $(READY) ## A proxy before a function: agreement on rows never used, device time saved (FLAGS='--parts texts')
 	$(BIN)/python -m tests.benchmarks.cascade $(FLAGS)
 

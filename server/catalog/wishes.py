@@ -132,7 +132,12 @@ class Decision:
     chosen: str
     is_met: bool
     reason: str
-    weighed: tuple[Weighed, ...]
+    estimates: Sequence[Estimate]
+
+    @property
+    def weighed(self) -> tuple[Weighed, ...]:
+        """Each candidate, and what it lacks: in words, which are made for who looks."""
+        return tuple(Weighed(each, _lacks(self.goals, each)) for each in self.estimates)
 
 
 def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
@@ -142,8 +147,7 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
     accurate one. Where none does, of those that are accurate enough the one that is nearest in time, and in
     cost of equally fast ones. Raises `NoMembers` where none is accurate enough.
     """
-    lacks = [_lacks(goals, each) for each in estimates]
-    kept = [each for each, lack in zip(estimates, lacks, strict=True) if not lack]
+    kept = [each for each in estimates if _keeps(goals, each)]
     if kept:
         if goals.min_accuracy is not None:
             chosen = min(kept, key=_by_cost)
@@ -153,16 +157,14 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
             why = "is the most accurate" if chosen.low is not None else "has the best score"
         told = f"{len(kept)} of {len(estimates)} keep {_goals(goals)}" if _goals(goals) else "no goal is set"
         reason = f"{told}; {chosen.key} {why}" if len(kept) > 1 else f"{chosen.key} alone: {told}"
-        return _decision(goals, chosen, True, reason, estimates, lacks)
+        return Decision(goals, chosen.key, True, reason, estimates)
     accurate = [each for each in estimates if _is_accurate(goals, each)]
     if not accurate:
         raise NoMembers(_no_such(goals, estimates))
     chosen = min(accurate, key=_by_time)
-    place = list(estimates).index(chosen)
-    reason = (
-        f"degraded: nothing keeps {_goals(goals)} now; {chosen.key} is nearest, {'; '.join(lacks[place])}"
-    )
-    return _decision(goals, chosen, False, reason, estimates, lacks)
+    lacks = "; ".join(_lacks(goals, chosen))
+    reason = f"degraded: nothing keeps {_goals(goals)} now; {chosen.key} is nearest, {lacks}"
+    return Decision(goals, chosen.key, False, reason, estimates)
 
 
 def check_had(name: str, goals: Goals, estimates: Sequence[Estimate]) -> Decision:
@@ -266,6 +268,15 @@ def _is_accurate(goals: Goals, one: Estimate) -> bool:
     return goals.min_accuracy is None or (one.low is not None and one.low >= goals.min_accuracy)
 
 
+def _keeps(goals: Goals, one: Estimate) -> bool:
+    """Whether it lacks nothing."""
+    return (
+        _is_accurate(goals, one)
+        and (goals.slo_s is None or (one.predicted_s <= goals.slo_s and one.share <= _BUSY))
+        and (goals.cost is None or one.cost <= goals.cost)
+    )
+
+
 def _lacks(goals: Goals, one: Estimate) -> tuple[str, ...]:
     found = []
     if not _is_accurate(goals, one):
@@ -298,24 +309,12 @@ def _by_time(one: Estimate) -> tuple[bool, bool, float, float, str]:
     return one.is_guess, one.share > _BUSY, one.predicted_s, one.cost, one.key
 
 
-def _decision(
-    goals: Goals,
-    chosen: Estimate,
-    is_met: bool,
-    reason: str,
-    estimates: Sequence[Estimate],
-    lacks: Sequence[tuple[str, ...]],
-) -> Decision:
-    weighed = tuple(Weighed(each, lack) for each, lack in zip(estimates, lacks, strict=True))
-    return Decision(goals, chosen.key, is_met, reason, weighed)
-
-
 def _no_such(goals: Goals, estimates: Sequence[Estimate]) -> str:
     """Why nothing keeps the goals, and the nearest on each side that can be had."""
     near = []
     if goals.slo_s is not None or goals.cost is not None:
         others = Goals(None, goals.slo_s, goals.cost, goals.rows)
-        kept = [each for each in estimates if not _lacks(others, each) and each.low is not None]
+        kept = [each for each in estimates if _keeps(others, each) and each.low is not None]
         if kept:
             best = min(kept, key=_by_merit)
             near.append(f"{best.low:.3g} by {best.key}{_within(goals)}")

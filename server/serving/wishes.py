@@ -112,6 +112,7 @@ class _Known:
     functions: dict[str, Function]
     held_out: dict[str, HeldOut | None]
     merits: dict[str, float]
+    measured: set[str] = field(default_factory=set)  # of which it is known what they take
     decided: OrderedDict[tuple[Goals, str], Decided] = field(default_factory=OrderedDict)
     came: int = 0  # interactive rows since the last look
     rate: float = 0.0  # rows a second, of late
@@ -158,6 +159,7 @@ class Wishes:
         self._held_out = held_out
         self._known: dict[str, _Known] = {}  # by function's key
         self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._estimated: dict[tuple[str, Form, int, bool], list[Estimate]] = {}  # in this epoch
         self._sight = _Sight()
         self._spread_at_s: dict[str, float] = {}
         self.epoch = 0
@@ -263,6 +265,8 @@ class Wishes:
         self, function: Function, known: _Known, goals: Goals, decision: Decision, form: Form
     ) -> None:
         """Have the candidate loaded, where there is room, that would be chosen if it were resident."""
+        if all(each.load_s == 0.0 for each in decision.estimates):
+            return
         idle = self._estimates(function, known, form, goals.rows, is_idle=True)
         best = decide(goals, idle).chosen
         absent = best != decision.chosen and not any(best in held for _, held, _ in self._sight.workers)
@@ -286,6 +290,17 @@ class Wishes:
         self, function: Function, known: _Known, form: Form, rows: int, *, is_idle: bool
     ) -> list[Estimate]:
         """is_idle: as if nobody asked anything, and all candidates were resident."""
+        key = (function.key, form, rows, is_idle)
+        found = self._estimated.get(key) if function.key in self._known else None
+        if found is None:
+            found = self._estimated_now(function, known, form, rows, is_idle=is_idle)
+            if function.key in self._known:
+                self._estimated[key] = found
+        return found
+
+    def _estimated_now(
+        self, function: Function, known: _Known, form: Form, rows: int, *, is_idle: bool
+    ) -> list[Estimate]:
         sight = self._sight
         typical = min(TYPICAL_ROWS, function.max_batch)
         devices = dict.fromkeys(device for _, _, device in sight.workers) or {"": None}
@@ -301,7 +316,9 @@ class Wishes:
             share = 0.0 if is_idle else known.rate * cost / 1000 / max(1, len(sight.workers))
             low = None if held_out is None else held_out.low
             merit = known.merits[model.key] if low is None else low
-            is_guess = not self.is_measured(model)
+            if model.key not in known.measured and self.is_measured(model):
+                known.measured.add(model.key)
+            is_guess = model.key not in known.measured
             found.append(Estimate(model.key, low, merit, batch_s, cost, wait_s, load_s, share, is_guess))
         return found
 
@@ -349,6 +366,7 @@ class Wishes:
         self._sight.began_s = now_s
         self.epoch += 1
         self._kept.clear()
+        self._estimated.clear()
 
 
 def _goals(function: Function, min_accuracy: float | None, slo_s: float | None, rows: int) -> Goals:
