@@ -91,7 +91,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/v1/models"): _NOTHING,
     ("PUT", "/v1/models/{name}/visibility"): Call(("model",), changes=True, body=_SHARE, passes=(400,)),
     ("GET", "/v1/variants"): _NOTHING,
-    ("POST", "/v1/models/{name}/variants"): Call(("model",), changes=True, passes=(400,)),
+    ("POST", "/v1/models/{name}/variants"): Call(("model",), changes=True, body={}, passes=(400,)),
     ("GET", "/v1/workers"): _NOTHING,
     # There are as many as may be, and no fewer than must be.
     ("POST", "/v1/workers"): Call(body={}, passes=(400,)),
