@@ -53,6 +53,7 @@ class Scene:
     copies: Sequence[Copy]
     arrivals: Mapping[str, Sequence[float]]
     until_s: float
+    rates: Mapping[str, Sequence[float]] = field(default_factory=dict)  # rows/s by second, behind the chance
 
 
 @dataclass
@@ -310,9 +311,9 @@ class FleetSimulation:
             worker.recent = [*kept, (self._now_s, worker.busy_s)]
             worker.seen = replace(worker.seen, busy=min(1.0, busy))
         fleet = self._fleet()
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         decision = self._policy.decide(fleet, self._state)
-        self.outcome.decide_ms.append(1e3 * (time.perf_counter() - began_s))
+        self.outcome.decide_ms.append(1e3 * (time.thread_time() - began_s))
         self._state = decision.state
         allowed, refused = checked(fleet, decision.actions)
         self.outcome.refused += refused

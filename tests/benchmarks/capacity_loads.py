@@ -198,6 +198,7 @@ def scene_of_one(load: Load, seed: int, policy: str) -> Scene:
         copies=[Copy(f"{name}/{variant}", "cpu-0" if variant == "cpu" else "cuda-0")],
         arrivals={name: arrivals(rates, rng)},
         until_s=float(len(rates)),
+        rates={name: [float(rate) for rate in rates]},
     )
 
 

@@ -2,14 +2,13 @@
 
 Of one function. Each second one of some sets of copies serves: the least of what they cost, of what late rows
 cost, and of what it costs to load the next set beside the last. Late rows are estimated as the policy
-`forecast` does it, from the rates as they will be; the plan is then carried out in the simulator.
+`forecast` does it, from the rates that rows come by, not from when chance has each come; the plan is then
+carried out in the simulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy
 
 from server.capacity.outlook import tail_share
 from server.capacity.policy import (
@@ -77,9 +76,7 @@ def _plan(scene: Scene) -> list[_Copies]:
         for count in range(1, (3 if one.device == "cpu" else 1) + 1)
         if (one.name, count) != first
     ]
-    counts, _ = numpy.histogram(scene.arrivals[function], numpy.arange(scene.until_s + 1))
-    smooth = numpy.convolve(counts, numpy.ones(3) / 3, mode="same")
-    costs = [[_second(scene, one, float(rate)) for one in sets] for rate in smooth]
+    costs = [[_second(scene, one, rate) for one in sets] for rate in scene.rates[function]]
     changes = [[_change(scene, before, after) for after in sets] for before in sets]
     value = [0.0] * len(sets)
     following: list[list[int]] = []

@@ -203,7 +203,9 @@ class _Round:
         self._rates: dict[tuple[str, float], tuple[float, float]] = {}
         self._copies = {name: self._standing(name) for name in functions}
         self._loads = {one.name: one for one in fleet.functions}
-        self._busy = self._shares()
+        self._busy: dict[str, dict[str, float]] = {name: {} for name in fleet.workers}
+        for name in functions:
+            self._book(name, self._staying(name))
         self._free_of_charge = not any(
             one.price_per_gb_s or one.price_per_hour for one in fleet.devices.values()
         )
@@ -229,20 +231,33 @@ class _Round:
         retiring = self._functions[function].retiring.values()
         return {(variant, worker) for places in retiring for variant, worker in places}
 
-    def _shares(self) -> dict[str, dict[str, float]]:
-        """worker → function → share of the worker's time that its rows take; without what will leave."""
-        busy: dict[str, dict[str, float]] = {name: {} for name in self._fleet.workers}
-        for name, seen in self._functions.items():
-            level = seen.forecast.level if seen.forecast else 0.0
-            staying = [place for place in self._copies[name] if place not in self._retiring(name)]
-            gives = {
-                place: self._rate(self._fleet.variants[place[0]], self._loads[name].goal_s)[0]
-                for place in staying
-            }
-            whole = sum(gives.values())
-            for _, worker in staying:
-                busy[worker][name] = busy[worker].get(name, 0.0) + level / whole
-        return busy
+    def _book(self, function: str, places: Iterable[tuple[str, str]]) -> None:
+        """Its rows' share of the time of the workers on which it will stay, for its neighbours to see."""
+        for shares in self._busy.values():
+            shares.pop(function, None)
+        forecast, goal_s = self._functions[function].forecast, self._loads[function].goal_s
+        gives = {place: self._rate(self._fleet.variants[place[0]], goal_s)[0] for place in places}
+        for _, worker in gives:
+            share = (forecast.level if forecast else 0.0) / sum(gives.values())
+            self._busy[worker][function] = self._busy[worker].get(function, 0.0) + share
+
+    def _staying(self, function: str) -> set[tuple[str, str]]:
+        """Where its copies will be when all that is under way is over."""
+        return set(self._copies[function]) - self._retiring(function)
+
+    def _rebook(self, function: str, actions: Iterable[Action]) -> None:
+        """Its neighbours are to see what has just been decided: else two of them would both move away."""
+        places = self._staying(function)
+        for action in actions:
+            if isinstance(action, Replicate | Upgrade | Downgrade):
+                places.add((action.variant, action.worker))
+            if isinstance(action, Upgrade | Downgrade):
+                places -= set(action.instead_of)
+            if isinstance(action, Drop):
+                places.discard((action.variant, action.worker))
+        self._book(function, places)
+        self._neighbours.clear()
+        self._standing_as_is.clear()
 
     # ── what a copy gives and costs ──────────────────────────────────────────────────────────────────
 
@@ -345,7 +360,7 @@ class _Round:
             value, late = worth.of(option, self._reload_s(load, choices, option))
             if value < bound:
                 best = (value, late, option)
-        actions = self._done(seen, found, best, nothing, gain, late_price, due=due)
+        actions = self._done(load.name, found, best, nothing, gain, late_price, due=due)
         return actions or (self._insured(load, choices) if due and self._keep_warm else [])
 
     def _insured(self, load: FunctionLoad, choices: Sequence[Variant]) -> list[Action]:
@@ -376,11 +391,11 @@ class _Round:
             places = where or [one.name for one in self._places(wanted, set())]
             if places:
                 actions.append(Warm(wanted.name, places[0], reason=f"{load.name}: would be next"))
-        return self._take(seen, actions)
+        return self._take(load.name, actions)
 
     def _done(
         self,
-        seen: _Seen,
+        function: str,
         found: tuple[float, float],
         best: tuple[float, float, _Option] | None,
         nothing: _Option,
@@ -390,6 +405,7 @@ class _Round:
         due: bool,
     ) -> list[Action]:
         """The best option's actions, if it is time for them."""
+        seen = self._functions[function]
         gained = found[0] - best[0] if best else 0.0
         fewer_late = best is not None and best[1] < found[1] - 1e-9
         if fewer_late and gained < gain:
@@ -414,11 +430,13 @@ class _Round:
         elif seen.saving < (_TIMES_WARM if self._keep_warm else _TIMES):
             return []
         seen.dear = seen.saving = 0
-        return self._take(seen, option.actions)
+        return self._take(function, option.actions)
 
-    def _take(self, seen: _Seen, actions: Iterable[Action]) -> list[Action]:
+    def _take(self, function: str, actions: Iterable[Action]) -> list[Action]:
         """Those that can be done after all that is decided already."""
-        wanted = list(actions)
+        wanted, seen = list(actions), self._functions[function]
+        if not wanted:
+            return []
         allowed, refused = checked(self._fleet, [*self._taken, *wanted])
         if refused:
             return []
@@ -429,6 +447,7 @@ class _Round:
             if isinstance(action, WorkerUp):
                 self._joining.add(action.device)
         self._taken = list(allowed)
+        self._rebook(function, wanted)
         return wanted
 
     def _follow_late_rows(self, load: FunctionLoad, seen: _Seen) -> None:

@@ -44,14 +44,24 @@ class Driven:
         """What was done, without what was done about workers."""
         return [one for one in self.done if not isinstance(one[1], WorkerUp | WorkerDown)]
 
-    def run(self, rates: Iterable[float], late: float = 0.0, every_s: float = 0.5, **worker: Any) -> Driven:
-        """Each rate for a second, of the first function. late: the share of its rows."""
+    def run(
+        self,
+        rates: Iterable[float],
+        late: float = 0.0,
+        every_s: float = 0.5,
+        together: bool = False,
+        **worker: Any,
+    ) -> Driven:
+        """Each rate for a second, of the first function. late: the share of its rows. together: the others
+        are asked as often."""
         for rate in rates:
             for _ in range(round(1 / every_s)):
                 first, *others = self.fleet.functions
                 then_s = self.fleet.now_s - 100
                 rows = round(rate * (then_s + every_s)) - round(rate * then_s)
                 first = replace(first, arrived=first.arrived + rows, late=first.late + round(late * rows))
+                if together:
+                    others = [replace(one, arrived=one.arrived + rows) for one in others]
                 workers = {name: replace(one, **worker) for name, one in self.fleet.workers.items()}
                 self.fleet = replace(
                     self.fleet, now_s=self.fleet.now_s + every_s, functions=(first, *others), workers=workers

@@ -66,6 +66,12 @@ def test_nothing_flaps_on_a_load_that_only_chance_moves():
     assert driven(CPU_0).run(rates).done == []
 
 
+def test_a_few_late_rows_are_not_worth_a_copy():
+    """At half of what a copy gives chance makes some rows in 30 s late; at nine tenths many."""
+    assert driven(CPU_0).run([5.0] * 60).done == []
+    assert driven(CPU_0).run([9.0] * 60).kinds == ["replicate"]
+
+
 def test_late_rows_raise_their_price_and_time_lowers_it():
     run = driven(CPU_0).run([5.0] * 60, late=0.4)
     risen = run.state["functions"]["f"]["price"]
@@ -113,6 +119,16 @@ def test_a_worker_that_somebody_needs_is_not_ended():
     assert "cpu-1" in run.fleet.workers
 
 
+def test_where_one_is_needed_another_one_is_ended():
+    there = {f"cpu-{number}": Worker(f"cpu-{number}", "cpu", blocked=number == 0) for number in range(3)}
+    copies = [Copy("f/cpu", name) for name in there]
+    devices = {"cpu": replace(ALIKE["cpu"], most=3)}
+    run = Driven(Forecast(), fleet(*copies, workers=there, devices=devices, variants={"f/cpu": CPU})).run(
+        [0.0] * 300
+    )
+    assert list(run.fleet.workers) == ["cpu-0"]
+
+
 def test_workers_have_a_price_where_nobody_gave_one():
     """Else the most would always be there."""
     free = {"cpu": DeviceKind("cpu", 1, 2)}
@@ -156,11 +172,8 @@ def test_a_neighbour_takes_its_share_of_a_device():
         devices={"cuda": DEVICES["cuda"]},
         workers={"gpu-0": WORKERS["gpu-0"], "gpu-1": Worker("gpu-1", "cuda", memory_bytes=16 * GB)},
     )
-    run = Driven(Forecast(), crowded)
-    for _ in range(20):
-        first, second = run.fleet.functions
-        run.fleet = replace(run.fleet, functions=(first, replace(second, arrived=second.arrived + 190)))
-        run.run([190.0])
+    assert Driven(Forecast(), crowded).run([190.0] * 20).done == []
+    run = Driven(Forecast(), crowded).run([190.0] * 20, together=True)
     assert {one.worker for one in run.fleet.copies} == {"gpu-0", "gpu-1"} or any(
         one.variant.endswith("gpu-8") for one in run.fleet.copies
     )
