@@ -20,6 +20,7 @@ from ml_udf.cli.sql import sql
 from ml_udf.cli.train_actor import train_actor_command
 from ml_udf.cli.try_model import try_model
 from ml_udf.cli.variants import variants
+from ml_udf.cli.wish import wish
 
 __all__ = ["app"]
 
@@ -42,6 +43,7 @@ app.command()(jobs)
 app.command()(deploy)
 app.command()(residency)
 app.command()(pipeline)
+app.command()(wish)
 app.command()(variants)
 app.command()(simulate)
 app.command("train-actor")(train_actor_command)

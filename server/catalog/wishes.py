@@ -76,6 +76,18 @@ class Goals:
         }
         return {name: value for name, value in told.items() if value is not None}
 
+    def __str__(self) -> str:
+        """As messages say them; "" where there is none."""
+        told = []
+        if self.min_accuracy is not None:
+            told.append(f"min_accuracy {self.min_accuracy:g}")
+        if self.slo_s is not None:
+            rows = "" if self.rows == 1 else f" for {self.rows} rows"
+            told.append(f"slo_ms {self.slo_s * 1000:g}{rows}")
+        if self.cost is not None:
+            told.append(f"cost {self.cost:g}")
+        return ", ".join(told)
+
 
 @record
 class Estimate:
@@ -155,7 +167,7 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
         else:
             chosen = min(kept, key=_by_merit)
             why = "is the most accurate" if chosen.low is not None else "has the best score"
-        told = f"{len(kept)} of {len(estimates)} keep {_goals(goals)}" if _goals(goals) else "no goal is set"
+        told = f"{len(kept)} of {len(estimates)} keep {goals}" if str(goals) else "no goal is set"
         reason = f"{told}; {chosen.key} {why}" if len(kept) > 1 else f"{chosen.key} alone: {told}"
         return Decision(goals, chosen.key, True, reason, estimates)
     accurate = [each for each in estimates if _is_accurate(goals, each)]
@@ -163,7 +175,7 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
         raise NoMembers(_no_such(goals, estimates))
     chosen = min(accurate, key=_by_time)
     lacks = "; ".join(_lacks(goals, chosen))
-    reason = f"degraded: nothing keeps {_goals(goals)} now; {chosen.key} is nearest, {lacks}"
+    reason = f"degraded: nothing keeps {goals} now; {chosen.key} is nearest, {lacks}"
     return Decision(goals, chosen.key, False, reason, estimates)
 
 
@@ -334,9 +346,9 @@ def _no_such(goals: Goals, estimates: Sequence[Estimate]) -> str:
         elif not near[0].startswith(told):
             near.append(f"{told} in {_ms(best.predicted_s)} for {_cost(best)}")
     told = (
-        f"none of {len(estimates)} models keeps {_goals(goals)}"
+        f"none of {len(estimates)} models keeps {goals}"
         if len(estimates) > 1
-        else (f"{estimates[0].key}, the only model that fits, does not keep {_goals(goals)}")
+        else (f"{estimates[0].key}, the only model that fits, does not keep {goals}")
     )
     if not near:
         return f"{told}: how often they are right was not measured on held-out rows; say no min_accuracy"
@@ -350,18 +362,6 @@ def _right(goals: Goals) -> str:
 def _within(goals: Goals) -> str:
     slo = "" if goals.slo_s is None else f" within {_ms(goals.slo_s)}"
     return slo if goals.cost is None else f"{slo} for {goals.cost:g} device seconds per 1,000 rows"
-
-
-def _goals(goals: Goals) -> str:
-    told = []
-    if goals.min_accuracy is not None:
-        told.append(f"min_accuracy {goals.min_accuracy:g}")
-    if goals.slo_s is not None:
-        rows = "" if goals.rows == 1 else f" for {goals.rows} rows"
-        told.append(f"slo_ms {goals.slo_s * 1000:g}{rows}")
-    if goals.cost is not None:
-        told.append(f"cost {goals.cost:g}")
-    return ", ".join(told)
 
 
 def _ms(seconds: float) -> str:

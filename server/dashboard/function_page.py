@@ -16,6 +16,7 @@ from server.access.masking import masked, masked_fault, masked_text
 from server.catalog.functions import Function
 from server.catalog.pipeline import Pipeline
 from server.dashboard.function_view import (
+    DecisionLine,
     FunctionView,
     callers_of,
     latency_chart,
@@ -37,6 +38,7 @@ from server.dashboard.try_view import TriedView, refused_view, tried_view
 from server.errors import BadOption, Forbidden, ServiceError
 from server.http.body import ClientGone
 from server.serving.calls import Call, Reply
+from server.serving.wishes import Decided
 from server.training.drift import DriftOf, seen_drift
 from server.training.recipes import recipe_for
 
@@ -45,6 +47,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/functions", route_class=PageRoute, include_in_schema=False)
 
 _VERSIONS = 20
+_DECISIONS = 20  # by goals, those asked last
 _PATIENCE_S = 30.0
 _FIELDS = 400
 _HEAD_BYTES = 1 << 18  # of a photo, before which its size stands
@@ -173,6 +176,21 @@ async def _view(page: Page, function: Function) -> FunctionView:
         ),
         callers_of(stats, only=only),
         _drift_of(page, function),
+        masked(_decisions(services.wishes.decided(function)), hidden),
+    )
+
+
+def _decisions(decided: Sequence[Decided]) -> tuple[DecisionLine, ...]:
+    return tuple(
+        DecisionLine(
+            str(each.decision.goals) or "none",
+            each.decision.chosen,
+            each.decision.is_met,
+            each.decision.reason,
+            each.rows,
+            each.since,
+        )
+        for each in decided[:_DECISIONS]
     )
 
 
@@ -190,6 +208,10 @@ def _facts(function: Function, expected: float | None) -> tuple[tuple[str, str],
         ("largest batch", f"{function.max_batch} rows"),
         ("batching", function.policy),
     ]
+    if function.wants is not None:
+        wished = function.wants.to_json()
+        facts.append(("wished", ", ".join(f"{name} {value}" for name, value in wished.items())))
+        facts.append(("candidates", str(len(function.candidates))))
     if len(function.members) > 1:
         facts.append(("combined by", function.combine))
         select = function.select if isinstance(function.select, str) else ", ".join(function.select)

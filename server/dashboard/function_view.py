@@ -19,6 +19,7 @@ from server.scheduling.terms import Latency
 
 __all__ = [
     "CallerLine",
+    "DecisionLine",
     "FunctionView",
     "MemberLine",
     "SizeLine",
@@ -93,6 +94,18 @@ class SizeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """Of a function by wish, which model answers calls with some goals, and why. since_s: Unix time."""
+
+    goals: str
+    chosen: str
+    is_met: bool
+    reason: str
+    rows: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionView:
     """One function, as it is served now."""
 
@@ -111,6 +124,7 @@ class FunctionView:
     sizes: tuple[SizeLine, ...]
     callers: tuple[CallerLine, ...]
     drift: tuple[Any, ...]  # of `server.training.drift.DriftOf`
+    decisions: tuple[DecisionLine, ...] = ()
 
 
 def members_of(

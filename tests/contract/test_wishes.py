@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
+from ml_udf.cli.app import app
 from ml_udf.client import Client
 from tests.engines import Engine, SqlError
 from tests.inference_server import InferenceServer
@@ -59,6 +63,21 @@ def test_an_answer_says_which_model_was_chosen_and_the_view_why(engine: Engine) 
         "SELECT chosen, is_met, rows > 0 FROM ml_udf.decisions WHERE function = 'udf_wish' ORDER BY chosen"
     )
     assert decided == [("wish_large/1", True, True), ("wish_small/1", True, True)]
+
+
+def test_the_command_makes_one_and_the_page_says_which_model_answers(
+    server: InferenceServer, models: None
+) -> None:
+    asked = ["wish", "udf_shell", "--purpose", "wish_small", "--min-accuracy", "0.9"]
+    done = CliRunner().invoke(app, [*asked, "--endpoint", server.url])
+    assert done.exit_code == 0, done.output
+    assert "wish_large answers at rest, of 2 candidates" in " ".join(done.output.split())
+    with closing(Client(server.url)) as client:
+        client.predict("udf_shell", ["a"])
+    page = httpx.get(f"{server.url}/functions/udf_shell").text
+    assert "Which model answers" in page
+    assert "wish_large/1 alone" in page
+    assert "purpose wish_small, min_accuracy 0.9" in page
 
 
 def test_of_a_function_that_names_its_models_nothing_was_decided(engine: Engine) -> None:

@@ -558,7 +558,11 @@ class Deployer:
             "input": await asyncio.to_thread(_input, run),
             "weights": task.weights,
             "accuracy": round(accuracy, 6),
-            "score": {"metric": run.metric.name, "value": score},
+            "score": {
+                "metric": run.metric.name,
+                "value": score,
+                "rows": run.snapshot.facts["splits"]["validation"],
+            },
             "thresholds": dict(thresholds),
             "trained": {
                 "job": run.job.id,

@@ -97,7 +97,7 @@ def house(tmp_path: Path) -> House:
     repository = TrainingRepository(engine)
     labels = {split: [0 if at % 10 < 7 else 1 for at in range(count)] for split, count in ROWS.items()}
     write_snapshot(tmp_path / "s.parquet", labels, "")
-    facts = {"id": "s", "classes": CLASSES, "file": "s.parquet"}
+    facts = {"id": "s", "classes": CLASSES, "file": "s.parquet", "splits": ROWS}
     repository.add_snapshot("food", {"name": "food"}, facts)
     workers = Workers({}, labels)
     functions: dict[str, list[Any]] = {}
@@ -225,7 +225,7 @@ def test_a_snapshot_with_other_test_rows_begins_anew_and_one_with_the_same_does_
     deploy(house, house.run("one"))
     for snapshot, prefix in (("same", ""), ("other", "new ")):
         write_snapshot(house.folder / f"{snapshot}.parquet", house.workers.labels, prefix)
-        facts = {"id": snapshot, "classes": CLASSES, "file": f"{snapshot}.parquet"}
+        facts = {"id": snapshot, "classes": CLASSES, "file": f"{snapshot}.parquet", "splits": ROWS}
         house.repository.add_snapshot("food", {"name": "food"}, facts)
     assert deploy(house, house.run("two", snapshot="same")).looks == 2
     assert deploy(house, house.run("three", snapshot="other")).looks == 1
@@ -235,7 +235,7 @@ def test_an_interval_counts_equal_inputs_once(house: House):
     house.workers.shares["good"] = 0.9
     alone = deploy(house, house.run("good"))
     write_snapshot(house.folder / "copies.parquet", house.workers.labels, "copy ", copies=20)
-    facts = {"id": "copies", "classes": CLASSES, "file": "copies.parquet"}
+    facts = {"id": "copies", "classes": CLASSES, "file": "copies.parquet", "splits": ROWS}
     house.repository.add_snapshot("food", {"name": "food"}, facts)
     copies = deploy(house, house.run("good", snapshot="copies"))
     assert copies.test_accuracy == alone.test_accuracy
