@@ -178,7 +178,7 @@ class Sandbox:
             allowed = self.installed.python_dir.parent / ALLOWED_SERVERS
             allowed.write_text("127.0.0.1\nlocalhost\n")
         if self.installed.module is not None:
-            self._settings["session_preload_libraries"] = str(self.installed.module)
+            self._settings.setdefault("session_preload_libraries", str(self.installed.module))
 
     def _initdb(self) -> None:
         secret = self.directory / "password"

@@ -78,7 +78,10 @@ def postgres_server() -> PostgresServer:
 
 @pytest.fixture(scope="session")
 def cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
-    settings = {"log_statement": "all", "max_prepared_transactions": "2"}
+    """With the batching module there, for the triggers of watches, and batching nothing: what a statement does
+    without it stands here, and with it in tests/postgres/batch.
+    """
+    settings = {"log_statement": "all", "max_prepared_transactions": "2", "session_preload_libraries": ""}
     with sandbox(postgres_server, settings=settings, batching=None) as running:
         yield running
 

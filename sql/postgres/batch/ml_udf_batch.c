@@ -3,13 +3,17 @@
  * ml_udf_batch.c
  *	  Module start: settings and the planner hook.
  *
- * Loaded by session_preload_libraries (or LOAD); it needs no shared memory.
+ * Batches where session_preload_libraries (or its like) names it; it needs no
+ * shared memory.  A session that loads it otherwise, as the triggers of a
+ * watch do, gets these and no hook: whether statements batch is set by who
+ * runs the database, and not by what a session happened to call before.
  *
  *-------------------------------------------------------------------------
  */
 #include "ml_udf_batch.h"
 
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "optimizer/planner.h"
 #include "tcop/utility.h"
 #include "utils/guc.h"
@@ -91,9 +95,27 @@ invalidate_plans(bool newval, void *extra)
 	ResetPlanCache();
 }
 
+static bool
+names_us(const char *libraries)
+{
+	return libraries != NULL && strstr(libraries, "ml_udf_batch") != NULL;
+}
+
+static bool
+is_preloaded(void)
+{
+	return names_us(session_preload_libraries_string) ||
+		names_us(shared_preload_libraries_string) ||
+		names_us(local_preload_libraries_string);
+}
+
+
 void
 _PG_init(void)
 {
+	note_init();
+	if (!is_preloaded())
+		return;
 	DefineCustomBoolVariable("ml_udf.batching",
 							 "Calls functions that have a batched twin for many rows at once.",
 							 "Off calls them row by row, as PostgreSQL does on its own.",
@@ -138,7 +160,6 @@ _PG_init(void)
 
 	RegisterCustomScanMethods(&batch_scan_methods);
 	batch_twin_init();
-	note_init();
 
 	prev_planner_hook = planner_hook;
 	planner_hook = batch_planner;
