@@ -62,9 +62,9 @@ def wants_from(name: str, raw: object) -> Wants | None:
         slo_ms=_number(name, raw, "slo_ms", _LONGEST_MS),
         cost=_number(name, raw, "cost", 1e9),
     )
-    if wants.task is not None and wants.task not in TASKS:
+    if wants.task is not None and TASKS.get(wants.task) is None:
         raise BadOption(f"function {name}: 'task' of 'wants' must be one of {', '.join(TASKS)}")
-    if wants.task is wants.dataset is wants.purpose is None:
+    if not any((wants.task, wants.dataset, wants.purpose)):
         raise BadOption(
             f"function {name}: 'wants' does not say what is to be answered; name a 'dataset', a 'task', or "
             "as 'purpose' a model or function that does it already"

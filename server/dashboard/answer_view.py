@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpu_worker.tasks import Task
-from gpu_worker.wire.protocol import Column
-from server.catalog.pipeline import OBJECTS
+from gpu_worker.wire.columns import JSON, Column
 
 __all__ = ["AnswerView", "Box", "Kind", "Scored", "answer_of", "kind_of"]
 
@@ -61,7 +60,7 @@ class AnswerView:
 
 def kind_of(task: Task) -> Kind:
     """How answers of a task are shown."""
-    if task is OBJECTS:
+    if task.value.content == JSON:  # objects of a pipeline
         return "boxes"
     if task.reads == "scores":
         return "class" if task.picks_one else "labels"

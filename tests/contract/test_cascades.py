@@ -23,8 +23,10 @@ ROWS = 1400
 NEW = 400
 LEARNER = "tfidf_linear"  # it takes a second
 JOB = 2  # of the models of many rows
-# A proxy is asked only where it saves time: the full function reads many more parts of a text.
+# A proxy is asked only where it saves time, by far more than two measurements of the same differ: the full
+# function reads many more parts of a text, of which there is much that says nothing.
 QUICK, SLOW = {"words": 1, "characters": 0}, {"words": 2, "characters": 8}
+ASIDE = " and we sat by the window at a small table with a view of the old bridge over the river" * 6
 Texts = list[tuple[str, str]]
 
 
@@ -42,7 +44,7 @@ def opinions(count: int, seed: int) -> Texts:
         told += [draw.choice(words[other if draw.random() < 0.15 else mood])]
         draw.shuffle(told)
         rows.append(
-            (f"{seed}/{number}: the {draw.choice(['soup', 'rice', 'tea'])} was {' '.join(told)}", mood)
+            (f"{seed}/{number}: the {draw.choice(['soup', 'rice', 'tea'])} was {' '.join(told)}{ASIDE}", mood)
         )
     return rows
 
@@ -132,6 +134,19 @@ def shown(sql: Engine, function: str) -> dict[str, Any]:
     return found
 
 
+def taught(sql: Engine, function: str) -> None:
+    """Ask both until the server has learned that the proxy takes less: one first batch may say otherwise."""
+    sql.set("answer_cache", "off")
+    sql.set("min_agreement", "1.0")
+    for _ in range(40):
+        answered(sql, function)
+        answered(sql, "mood_small")
+        if shown(sql, function)["kept_off"] is None:
+            break
+    sql.set("min_agreement", "0")
+    sql.set("answer_cache", "on")
+
+
 def test_a_proxy_answers_what_it_is_sure_of_and_a_session_may_ask_for_more(
     sql: Engine, house: InferenceServer
 ) -> None:
@@ -140,6 +155,7 @@ def test_a_proxy_answers_what_it_is_sure_of_and_a_session_may_ask_for_more(
     assert told["is_used"] is True
     assert (told["agreement"], told["proxy"]) == (0.9, f"mood_small_{LEARNER}/1")
     assert told["low"] >= 0.9
+    taught(sql, function)
     first = answered(sql, function)
     by_proxy = [text for text, (_, who) in first.items() if who == f"mood_small_{LEARNER}"]
     assert len(first) == NEW

@@ -49,6 +49,7 @@ MEANT = {
     "ml_udf.train('mood')": "ml_udf.train('mood', budget => '5 seconds')",
     "budget => '60 epochs'": "budget => '5 epochs'",
     "token '…'": "token 'secret'",
+    '"min_accuracy": 0.9, "slo_ms": 50': '"min_accuracy": 0.2, "slo_ms": 5000',
 }
 NEEDS_PGVECTOR = re.compile(r"USING hnsw|<=>")
 NEEDS_VSS = re.compile(r"\bvss;|USING HNSW")

@@ -78,7 +78,7 @@ def postgres_server() -> PostgresServer:
 
 @pytest.fixture(scope="session")
 def cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
-    """With the batching module there, for the triggers of watches, and batching nothing: what a statement does
+    """With the batching module there, for the triggers of watches, and batching nothing: what statements do
     without it stands here, and with it in tests/postgres/batch.
     """
     settings = {"log_statement": "all", "max_prepared_transactions": "2", "session_preload_libraries": ""}

@@ -104,6 +104,7 @@ def posts(calls: TrainingCalls) -> dict[str, Callable[[], object]]:
         "POST /v1/jobs/7/deploy": lambda: calls.deploy(7, "f"),
         "POST /v1/functions/f/retrain": lambda: calls.retrain("f"),
         "POST /v1/functions/f/rollback": lambda: calls.rollback("f"),
+        "PUT /v1/functions/f": lambda: calls.wish("f", {}),
     }
 
 

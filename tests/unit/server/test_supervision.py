@@ -33,9 +33,11 @@ UNWATCHED = {
     "http/connection.py": "the framework's part of a request: what it raises becomes a reply",
     "http/listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
     "http/disconnects.py": "awaited where it is made, beside its client's leaving",
+    "serving/pipelines/calls.py": "a group that is awaited where it is made: what one raises ends the others",
     "serving/feedback.py": "awaited, or cancelled, where it is made, beside the part that is kept",
     "training/jobs/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
     "training/datasets/datasets.py": "awaited where it is made, by a thread",
+    "training/variants/orders.py": "awaited, or cancelled, where it is made, beside rows that come first",
     "training/jobs/service.py": "a wait that is awaited, or cancelled, where it is made",
 }
 
