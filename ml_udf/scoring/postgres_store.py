@@ -8,6 +8,7 @@ search_path of the one who asks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Outcome
@@ -62,7 +63,13 @@ class PostgresStore:
 
     def unlock(self) -> None:
         """Let others run."""
-        self._sql.rows(_UNLOCK, self._lock)
+        try:
+            self._sql.rows(_UNLOCK, self._lock)
+        except BaseException:
+            # A cancel that comes just now ends this and no more; the lock would stay as long as the session.
+            with suppress(Exception):
+                self._sql.rows(_UNLOCK, self._lock)
+            raise
 
     def due_rows(self, row_limit: int | None) -> int:
         """How many rows are due, counted up to `row_limit`."""
