@@ -10,10 +10,8 @@ come back with the load; time may be, and then the answer says so.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from gpu_worker.tasks import task_named
@@ -22,6 +20,7 @@ from server.catalog.variants import Variants, base_of
 from server.catalog.wants import Wants
 from server.errors import BadOption, NoMembers
 from server.record import record
+from server.wilson import wilson
 
 __all__ = [
     "MOST_CANDIDATES",
@@ -34,11 +33,9 @@ __all__ = [
     "check_had",
     "decide",
     "held_out_of",
-    "wilson",
 ]
 
 MOST_CANDIDATES = 64
-_LEVEL = 0.05  # the chance that an interval misses
 _BUSY = 0.9  # of the devices' time: more of it would make a queue that grows
 
 
@@ -262,18 +259,6 @@ def held_out_of(model: ModelVersion, variants: Variants | None = None) -> HeldOu
         return HeldOut(model.accuracy, model.accuracy, model.accuracy)
     low, high = wilson(model.accuracy, rows)
     return HeldOut(model.accuracy, low, high, rows)
-
-
-def wilson(share: float, rows: float, level: float = _LEVEL) -> tuple[float, float]:
-    """The interval of a share of so many rows, by Wilson (1927): honest for few rows, and near 0 and 1.
-
-    level: the chance that it misses.
-    """
-    z = NormalDist().inv_cdf(1 - level / 2)
-    middle = share + z**2 / (2 * rows)
-    reach = z * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
-    scale = 1 + z**2 / rows
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
 
 
 def _is_accurate(goals: Goals, one: Estimate) -> bool:

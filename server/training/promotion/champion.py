@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from server.ensemble.fit import Fit
 from server.training.promotion.label_thresholds import moved_to_half
 from server.training.promotion.selection import Combine, answers_of, mean_of, pooled_of
+from server.wilson import wilson
 
 __all__ = ["Match", "Tested", "interval", "level_of", "match"]
 
@@ -106,10 +107,7 @@ def interval(right: Right, clusters: Clusters | None = None, level: float = _LEV
     share = float(right.mean())
     z = NormalDist().inv_cdf(1 - level / 2)
     effective = rows if clusters is None else _effective_rows(right, clusters, z)
-    middle = share + z**2 / (2 * effective)
-    reach = z * math.sqrt(share * (1 - share) / effective + z**2 / (4 * effective**2))
-    scale = 1 + z**2 / effective
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
+    return wilson(share, effective, level)
 
 
 def _effective_rows(right: Right, clusters: Clusters, z: float) -> float:

@@ -21,13 +21,13 @@ from server.catalog.wishes import (
     check_had,
     decide,
     held_out_of,
-    wilson,
 )
 from server.errors import BadOption, NoMembers
 from server.observability.metrics import Metrics
 from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import Call
 from server.serving.wishes import Wishes
+from server.wilson import wilson
 from tests.unit.server.served import image_model, text_model
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
