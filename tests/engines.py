@@ -15,6 +15,7 @@ import pytest
 
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.duckdb import FaultyRowsWarning
 from ml_udf.errors import MlUdfError
 
 FUNCTIONS = ("udf_text", "udf_photo", "udf_slow", "udf_features")
@@ -87,7 +88,7 @@ class DuckDb:
 
     def warned(self) -> list[str]:
         self._registration.flush_warnings()
-        texts = [str(w.message) for w in self._caught]
+        texts = [str(w.message) for w in self._caught if issubclass(w.category, FaultyRowsWarning)]
         self._caught.clear()
         return texts
 

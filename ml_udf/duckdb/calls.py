@@ -126,6 +126,7 @@ class Calls:
         try:
             with self._pauses.call() if text is None else contextlib.nullcontext(text) as identity:
                 statement = self._statement(binding, identity, sends_bytes)
+                self.faults.call_begins(statement)
                 with self.interrupts.call() as check:
                     yield statement, check
         except MlUdfError as error:
@@ -133,7 +134,7 @@ class Calls:
             raise spelled_out(error, binding.function) from error
         finally:
             if statement is not None:
-                self.faults.note(statement)
+                self.faults.call_ended(statement)
 
     def _statement(self, binding: Binding, text: str, sends_bytes: bool) -> Statement:
         key = (text, binding, sends_bytes)

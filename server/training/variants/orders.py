@@ -213,6 +213,7 @@ class VariantOrders:
         now_s = time.monotonic()
         if not self._at_rest():
             self._busy_at_s = now_s
+            return None
         if not self._by_itself or now_s - self._busy_at_s < self._rest_s or not self._trainers.alive():
             return None
         return next(self._missing(now_s), None)
