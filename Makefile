@@ -26,7 +26,7 @@ demo-ready: $(DEMO_READY) postgres
 test: export PYTHONDONTWRITEBYTECODE :=
 test: ## All tests, on PostgreSQL clusters of their own, in three processes (PROCESSES=…)
 	@$(MAKE) --no-print-directory --jobs=3 test-ready
-	$(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile
+	$(BIN)/python -m tests.once_more -n $(or $(PROCESSES),3) --dist loadfile
 
 # What pip and apt bring comes while the code is looked over and the tests are compiled: each of their processes
 # would compile them all.
