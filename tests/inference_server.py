@@ -71,6 +71,11 @@ class InferenceServer:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def ended_by_itself(self) -> int | None:
+        """Its exit status, if it has one and nobody has stopped it."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def log(self) -> str:
         return (self.home / "server.log").read_text(errors="replace")
 
@@ -202,5 +207,11 @@ def inference_server(
     )
     try:
         yield server
+    except BaseException as error:
+        if (status := server.ended_by_itself) is not None:
+            error.add_note(
+                f"The server had ended before, with status {status}; its last words:\n{server.log[-4000:]}"
+            )
+        raise
     finally:
         server.stop()
