@@ -61,4 +61,4 @@ class TokenCalls:
         None for the seconds: the server wants no tokens, and the link is its first page.
         """
         made = self._client.post("/v1/login-links", {})
-        return f"{self._client.endpoint.rstrip('/')}/{made['path']}", made["expires_s"]
+        return f"{self._client.answering.rstrip('/')}/{made['path']}", made["expires_s"]

@@ -55,7 +55,7 @@ from server.dashboard.confusions import Confusions
 from server.dashboard.dashboard import Dashboard
 from server.dashboard.error_page import refused_page, shown_error
 from server.dashboard.live import Live
-from server.errors import Overloaded
+from server.errors import ShuttingDown
 from server.housekeeping import Housekeeping, Measured
 from server.http.backpressure import Route
 from server.http.gateway import Gateway
@@ -303,7 +303,7 @@ async def _drain_calls(services: Services, drain_s: float) -> None:
         async with asyncio.timeout(drain_s):
             await services.calls.drained()
     except TimeoutError:
-        services.dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
+        services.dispatcher.fail_all(ShuttingDown())
 
 
 def create_app(

@@ -15,6 +15,7 @@ The codes are those of docs/architecture.md; a route raises, and one place turns
     ├── BodyTooLarge         413 input_too_large    the body as a whole
     ├── Unsupported          501 unsupported
     ├── Overloaded           503 overloaded         with Retry-After
+    │   ├── ShuttingDown                            this server takes nothing more; another may
     │   └── QuotaExceeded    429 quota_exceeded     the caller's own cap, with Retry-After
     ├── RemoteUnavailable    503 remote_unavailable  the endpoint of a model elsewhere cannot be asked
     ├── NoSpace              507 no_space           the disk of the home folder or registry is full
@@ -39,6 +40,7 @@ __all__ = [
     "QuotaExceeded",
     "RemoteUnavailable",
     "ServiceError",
+    "ShuttingDown",
     "Unauthorized",
     "UnknownFunction",
     "Unsupported",
@@ -188,6 +190,17 @@ class Overloaded(ServiceError):
     def headers(self) -> dict[str, str]:
         """`Retry-After` in whole seconds, as RFC 9110 has it."""
         return {"Retry-After": str(max(1, math.ceil(min(self.retry_after_s, 3600.0))))}
+
+
+class ShuttingDown(Overloaded):
+    """This server takes nothing more; nothing was done, and another server of the registry may take it."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down", retry_after_s=5.0)
+
+    def headers(self) -> dict[str, str]:
+        """By which a client with several endpoints knows to ask the next."""
+        return {**super().headers(), "ML-UDF-Draining": "1"}
 
 
 class QuotaExceeded(Overloaded):

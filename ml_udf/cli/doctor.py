@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from ml_udf.cli.pg_doctor import check_cluster, check_installation
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.cli.tls_doctor import check_certificates
 from ml_udf.client import Client, Options, Prediction
+from ml_udf.client.endpoints import endpoints_of
 from ml_udf.errors import Forbidden, InputError, MlUdfError, Unauthorized, UnknownFunction
 
 __all__ = ["doctor"]
@@ -45,7 +47,7 @@ def doctor(
     broken = 0
     sections: list[tuple[str, Iterator[Finding]]] = [
         ("This Python", _check_packages()),
-        (f"The endpoint {server.endpoint}", _check_endpoint(server)),
+        *_endpoints(server),
         ("PostgreSQL on this machine", check_installation()),
     ]
     if postgres is not None:
@@ -71,6 +73,15 @@ def _check_packages() -> Iterator[Finding]:
             yield noted(f"{extra}: no {', '.join(missing)}", f"for {purpose}: pip install 'ml_udf[{extra}]'")
         else:
             yield found(f"{extra}: {', '.join(versions)}")
+
+
+def _endpoints(server: ServerOptions) -> list[tuple[str, Iterator[Finding]]]:
+    """Each endpoint by itself: one that is down is not hidden by another that answers."""
+    try:
+        endpoints = endpoints_of(server.endpoint)
+    except MlUdfError as error:
+        return [(f"The endpoint {server.endpoint}", iter([failed(error.message, error.hint)]))]
+    return [(f"The endpoint {each}", _check_endpoint(replace(server, endpoint=each))) for each in endpoints]
 
 
 def _check_endpoint(server: ServerOptions) -> Iterator[Finding]:

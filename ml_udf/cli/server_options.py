@@ -32,7 +32,13 @@ class ServerOptions:
     """How a server is reached; each field is an option, and a variable ML_UDF_… of the environment."""
 
     endpoint: Annotated[
-        str, _option("--endpoint", "http://host:port, https://host:port, or local:/path/to/home", "-e")
+        str,
+        _option(
+            "--endpoint",
+            "http://host:port, https://host:port, or local:/path/to/home; several servers of one registry "
+            "with commas between them",
+            "-e",
+        ),
     ] = DEFAULT_ENDPOINT
     token_file: Annotated[Path | None, _option("--token-file", "a file that holds the server's token")] = None
     allow_plain: Annotated[

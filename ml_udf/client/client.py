@@ -18,7 +18,9 @@ from urllib.parse import quote
 from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.claim import NO_CLAIM, Claim, ClaimingTransport
 from ml_udf.client.column import InputColumn, SubBatch, Value
+from ml_udf.client.endpoints import endpoints_of
 from ml_udf.client.exchange import ROW_FAULTS, Exchange, Outcomes
+from ml_udf.client.failover import FailoverTransport
 from ml_udf.client.function_info import (
     REPOSITORY_INDEX,
     FunctionInfo,
@@ -39,6 +41,7 @@ __all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
 DESCRIBE_TIMEOUT_S = 10.0
 DEFAULT_OPTIONS = Options()
 _MAX_KNOWN = 256
+_CONNECT_OF_SEVERAL_S = 2.0  # a machine that is off answers nothing, and another endpoint waits
 _ROUTES = {"residency_events": "residency", "bulk_jobs": "bulk-jobs"}  # of views that are called otherwise
 
 
@@ -51,7 +54,8 @@ class _Known:
 
 
 class Client:
-    """A connection to one endpoint: `http://…`, `https://…`, or `local:` (see `ml_udf.local`).
+    """A connection to one endpoint: `http://…`, `https://…`, or `local:` (see `ml_udf.local`); or to several
+    that share a registry, between commas, each of which is asked where those before it cannot be.
 
     Cheap to make, no I/O before the first call, safe to share between threads. Raises `BadOption` for an
     endpoint that is none.
@@ -77,11 +81,17 @@ class Client:
         self._transport = transport or _transport(
             endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert, sslcert=sslcert, sslkey=sslkey
         )
+        self._failover = self._transport if isinstance(self._transport, FailoverTransport) else None
         if claim != NO_CLAIM:
             self._transport = ClaimingTransport(self._transport, claim)
         self._request_pool = RequestPool()
         self._known = _Known()
         self._job: BulkJob | None = None
+
+    @property
+    def answering(self) -> str:
+        """The endpoint that is asked: of several the one that answered last."""
+        return self.endpoint if self._failover is None else self._failover.answering
 
     def on_behalf_of(self, claim: Claim) -> Client:
         """A client over the same connections, threads and knowledge, whose requests carry that claim.
@@ -359,12 +369,21 @@ class Client:
         return answers, batches
 
 
-def _transport(endpoint: str, token: str | None, *, allow_plain: bool, **files: str | None) -> Transport:
+def _transport(endpoint: str, token: str | None, *, allow_plain: bool, **files: Any) -> Transport:  # noqa: ANN401  # of TLS, as `HttpTransport` takes them
     if endpoint.startswith("local:"):
         from ml_udf.local import LocalTransport  # its neighbours are there only where it was asked for
 
         return LocalTransport(endpoint)
-    return HttpTransport(endpoint, token=token, allow_plain=allow_plain, **files)
+    endpoints = endpoints_of(endpoint)
+    if len(endpoints) == 1:
+        return HttpTransport(endpoint, token=token, allow_plain=allow_plain, **files)
+    transports = [
+        HttpTransport(
+            each, token=token, allow_plain=allow_plain, connect_timeout_s=_CONNECT_OF_SEVERAL_S, **files
+        )
+        for each in endpoints
+    ]
+    return FailoverTransport(endpoints, transports)
 
 
 def _with_json(method: str, path: str, body: dict[str, Any]) -> HttpRequest:

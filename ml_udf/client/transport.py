@@ -1,7 +1,7 @@
 """The one-method seam between the client and whatever answers: `send(request) → response`.
 
-Owns HTTP/1.1 over kept-alive connections. Knows no tensors, no functions, no retries. `local:` endpoints
-(`ml_udf.local`) and tests bring other implementations of `Transport`.
+Owns HTTP/1.1 over kept-alive connections. Knows no tensors, no functions, no retries. Several endpoints
+(`ml_udf.client.failover`), `local:` (`ml_udf.local`) and tests bring other implementations of `Transport`.
 
 Every failure below the protocol leaves here as one of five errors:
     connect() refused, no route, no such host        → ServerUnreachable   nothing was sent
@@ -126,6 +126,7 @@ class HttpTransport:
         sslrootcert: str | None = None,
         sslcert: str | None = None,
         sslkey: str | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         """Raises `BadOption` for an endpoint that is none, or may not be used like this.
 
@@ -137,7 +138,8 @@ class HttpTransport:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadOption(
-                f"{url!r} is not an endpoint", hint="use http://host:port, https://host:port or local:"
+                f"{url!r} is not an endpoint",
+                hint="use http://host:port, https://host:port or local:; several with commas between them",
             )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise BadOption(
@@ -154,6 +156,7 @@ class HttpTransport:
                 hint="use https:// (sslrootcert names the file of an authority of your own), or set"
                 " allow_plain to true where the network is trusted",
             )
+        self._connect_timeout_s = connect_timeout_s
         self._host, self._prefix = parts.hostname, parts.path.rstrip("/")
         self._port = port or (443 if parts.scheme == "https" else 80)
         self._tls = _tls(parts.scheme, sslrootcert=sslrootcert, sslcert=sslcert, sslkey=sslkey)
@@ -182,7 +185,7 @@ class HttpTransport:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             raise self._too_late(timeout_s)
-        wait_s = min(left_s, CONNECT_TIMEOUT_S)
+        wait_s = min(left_s, self._connect_timeout_s)
         connection = (
             http.client.HTTPSConnection(self._host, self._port, timeout=wait_s, context=self._tls.context())
             if self._tls

@@ -56,7 +56,8 @@ def register(
 ) -> Registration:
     """Make a server's functions SQL functions of `con`; what an earlier call registered is replaced.
 
-    endpoint    `http://host:port`, `https://host:port`, or `local:/path/to/home` (no server at all)
+    endpoint    `http://host:port`, `https://host:port`, or `local:/path/to/home` (no server at all); several
+                servers of one registry with commas between them
     functions   names, or {SQL name: the server's name, or a `Binding`}; None = all that the server has.
                 A server that is not ours has no list: name them.
     options     defaults of every call; `SET VARIABLE ml_udf_on_error = 'null'` and its like go before them

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ml_udf.client import Client
 from ml_udf.client.claim import Claim
+from ml_udf.client.endpoints import endpoints_of
 from ml_udf.client.request_pool import signals_blocked
 from ml_udf.errors import BadOption
 from ml_udf.postgres.allowed import FILE_NAME, check_allowed
@@ -148,7 +149,7 @@ class Endpoints:
             )
         url = found.endpoint.url
         if not (found.of_superuser or url.startswith("local:")):
-            check_allowed(url, self._allowed)
+            self._check_allowed(url)
         client = self._connected(found.endpoint)
         return client if url.startswith("local:") else client.on_behalf_of(found.claim)
 
@@ -226,7 +227,11 @@ class Endpoints:
             return
         endpoint.connected().close()
         if not (row and row["is_superuser"]):
-            check_allowed(url, self._allowed)
+            self._check_allowed(url)
+
+    def _check_allowed(self, url: str) -> None:
+        for endpoint in endpoints_of(url):
+            check_allowed(endpoint, self._allowed)
 
     def _connected(self, endpoint: _Endpoint) -> Client:
         client = self._clients.get(endpoint)

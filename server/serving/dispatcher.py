@@ -32,6 +32,7 @@ from server.errors import (
     Overloaded,
     RemoteUnavailable,
     ServiceError,
+    ShuttingDown,
     VersionGone,
     WorkerLost,
 )
@@ -189,9 +190,9 @@ class Dispatcher:
         self._metrics.forget(function)
 
     def check_open(self) -> None:
-        """Raises `Overloaded` once it takes no more calls."""
+        """Raises `ShuttingDown` once it takes no more calls."""
         if self._is_draining:
-            raise Overloaded("the server is shutting down", retry_after_s=5.0)
+            raise ShuttingDown()
 
     def current(self, function: Function) -> Function:
         """That version of a function as it answers now. Raises `VersionGone`."""

@@ -26,7 +26,7 @@ from server.catalog.functions import Form, Function, ModelVersion
 from server.catalog.pipeline import Pipeline
 from server.ensemble.objects import answers_of, boxes_of, objects_text
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
-from server.errors import Overloaded, ServiceError, VersionGone
+from server.errors import Overloaded, ServiceError, ShuttingDown, VersionGone
 from server.scheduling.splitting import StageLoad, goals_s
 from server.scheduling.terms import Latency
 from server.serving.cached_calls import CachedCall, CachedCalls
@@ -186,7 +186,7 @@ class PipelineCalls:
         except TimeoutError:
             one.fail(overdue_of(call.function, time.monotonic() - one.began_s))
         except asyncio.CancelledError:
-            one.fail(Overloaded("the server is shutting down", retry_after_s=5.0))
+            one.fail(ShuttingDown())
             raise
         except ServiceError as error:
             one.fail(error)
