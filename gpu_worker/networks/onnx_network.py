@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,10 @@ _log = logging.getLogger(__name__)
 
 _CUDA = "CUDAExecutionProvider"
 _FATAL = 4  # of ONNX Runtime's levels of logging
-_WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
+# Seconds of a processor for each of the first passes: a graph may hold a loop that never ends. On a busy machine
+# they take longer by the clock, but not without end: a device may hang and use none.
+_WARM_UP_S = 60.0
+_WARM_UP_MOST = 10  # times that, by the clock
 
 
 def open_session(
@@ -106,10 +110,9 @@ def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
     """
     options = onnxruntime.RunOptions()
     options.log_severity_level = _FATAL
+    over = threading.Event()
     # Started in a thread that takes no signals, as threads of a worker are: it inherits that.
-    ends = threading.Timer(_WARM_UP_S, setattr, (options, "terminate", True))
-    ends.daemon = True
-    ends.start()
+    threading.Thread(target=_end_late, args=(options, over), daemon=True).start()
     try:
         yield options
     except WorkerError:
@@ -118,7 +121,16 @@ def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
         late = f"; passes of a warm-up have {_WARM_UP_S:g} s" if options.terminate else ""
         raise ModelUnusable(f"{path} fails at its first rows: {exc}{late}") from exc
     finally:
-        ends.cancel()
+        over.set()
+
+
+def _end_late(options: onnxruntime.RunOptions, over: threading.Event) -> None:
+    began_s, used_s = time.monotonic(), time.process_time()
+    while not over.wait(_WARM_UP_S):
+        used_up = time.process_time() - used_s >= _WARM_UP_S
+        if used_up or time.monotonic() - began_s >= _WARM_UP_MOST * _WARM_UP_S:
+            options.terminate = True
+            return
 
 
 class OnnxNetwork:
