@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import IO, NoReturn
@@ -79,22 +80,24 @@ class ServerForks:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._python_path = os.environ.get(_PATH)
+        self._asking = threading.Lock()  # the pid that comes next is that of who asked
 
     def spawn(self, arguments: Sequence[str], log: IO[bytes]) -> ForkedServer | None:
         """`python -m server ARGUMENTS`, told into the log; None where that would import from elsewhere."""
         if os.environ.get(_PATH) != self._python_path:
             return None
-        if self._socket is None:
-            self._begin()
-        assert self._socket is not None
-        ended, told = os.pipe()
         request = {"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(os.environ)}
-        try:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], [log.fileno(), told])
-        finally:
-            os.close(told)
-        self._socket.settimeout(_BEGINS_S)
-        pid = self._socket.recv(_ANSWER_BYTES)
+        with self._asking:
+            if self._socket is None:
+                self._begin()
+            assert self._socket is not None
+            ended, told = os.pipe()
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], [log.fileno(), told])
+            finally:
+                os.close(told)
+            self._socket.settimeout(_BEGINS_S)
+            pid = self._socket.recv(_ANSWER_BYTES)
         assert pid, "the process that forks servers has ended"
         return ForkedServer(int(pid), ended)
 

@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 
 _CUDA = "CUDAExecutionProvider"
 _FATAL = 4  # of ONNX Runtime's levels of logging
-# Seconds of a processor for each of the first passes: a graph may hold a loop that never ends. On a busy machine
-# they take longer by the clock, but not without end: a device may hang and use none.
+# Seconds of a processor for each of the first passes: a graph may hold a loop that never ends. On a busy
+# machine they take longer by the clock, but not without end: a device may hang and use none.
 _WARM_UP_S = 60.0
 _WARM_UP_MOST = 10  # times that, by the clock
 
