@@ -20,6 +20,7 @@ from tests.inference_server import InferenceServer
 from tests.server_forks import ServerForks
 from tests.side_by_side import (
     locked,
+    pytest_collection,
     pytest_collection_finish,
     pytest_configure_node,
     pytest_runtest_protocol,
@@ -31,6 +32,7 @@ from tests.side_by_side import (
 __all__ = [
     "expected_callback_errors",
     "no_callback_errors",
+    "pytest_collection",
     "pytest_collection_finish",
     "pytest_configure_node",
     "pytest_runtest_protocol",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 
 __all__ = [
     "locked",
+    "pytest_collection",
     "pytest_collection_finish",
     "pytest_configure_node",
     "pytest_runtest_protocol",
@@ -72,6 +74,17 @@ def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     """A folder that all processes of this run see."""
     given = _given(request.config)
     return tmp_path_factory.mktemp("shared") if given is None else given
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made, and none goes: the collector would look at all of them thirty times."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
