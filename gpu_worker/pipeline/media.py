@@ -11,7 +11,7 @@ import bisect
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpu_worker.errors import RowFault
 
@@ -19,6 +19,9 @@ __all__ = ["MediaByRow", "MediaRoots"]
 
 # O_NONBLOCK and O_NOFOLLOW hold against a file swapped for a FIFO or a symlink after it was looked at.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+# A folder need not be listed to look at a file in it.
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_MOST_OPEN = 64  # folders of one call
 _OPEN_FILES = "/proc/self/fd"
 _SHOWN_CHARS = 200
 _NO_NAMES = ("", ".", "..")
@@ -91,21 +94,22 @@ class MediaRoots:
         finally:
             os.close(descriptor)
 
-    def file(self, row: bytes, folders: dict[str, str]) -> os.stat_result | None:
-        """What the system says of the file that `read` would open now; None where it would raise.
+    def files(self, rows: Sequence[bytes]) -> list[os.stat_result | None]:
+        """What the system says of the file that `read` would open now, by row; None where it would raise.
 
-        `folders` remembers the resolved folders that may be read, as long as `read`'s does, between calls of
-        this alone. Most rows are a plain name in a folder that was resolved before: one look tells all.
+        Most rows are a plain name in a folder that others have too: one look from within that folder tells
+        all, at half the time of one along the whole path.
         """
+        with _Folders(self._admits) as folders:
+            return [self._file(row, folders) for row in rows]
+
+    def _file(self, row: bytes, folders: _Folders) -> os.stat_result | None:
         try:
             path = _text(row)
             folder, _, name = path.rpartition("/")
-            known = folders.get(folder)
-            if known is None and path.startswith("/"):
-                resolved = os.path.realpath(folder + "/")
-                known = folders[folder] = resolved.rstrip("/") + "/" if self._admits(resolved) else ""
-            if known and name not in _NO_NAMES:
-                found = os.lstat(known + name)
+            descriptor = folders.of(folder)
+            if descriptor is not None and name not in _NO_NAMES:
+                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 if stat.S_ISREG(found.st_mode):
                     return found
             return self._regular_file(path, {})[1]
@@ -144,6 +148,43 @@ class MediaRoots:
             opened = os.readlink(f"{_OPEN_FILES}/{descriptor}")
             if not self._admits(opened):
                 raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
+
+
+class _Folders:
+    """The folders of some rows' paths, held open while one looks at these: those that may be read.
+
+    admits: whether what is at a resolved path may be looked at. Held no longer: a link may be turned.
+    """
+
+    def __init__(self, admits: Callable[[str], bool]) -> None:
+        self._admits = admits
+        self._open: dict[str, int | None] = {}  # by the path's text; None: it is looked at by its whole path
+
+    def __enter__(self) -> _Folders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._open.values():
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def of(self, folder: str) -> int | None:
+        """A folder by its path as a row has it; None where it is not held open."""
+        if folder not in self._open:
+            is_few = len(self._open) < _MOST_OPEN
+            self._open[folder] = self._opened(folder) if is_few and folder.startswith("/") else None
+        return self._open[folder]
+
+    def _opened(self, folder: str) -> int | None:
+        resolved = os.path.realpath(folder)
+        if not self._admits(resolved):
+            return None
+        descriptor = os.open(resolved, _FOLDER_FLAGS)
+        # What stood there may have been moved since it was resolved: what counts is what was opened.
+        if os.path.isdir(_OPEN_FILES) and os.readlink(f"{_OPEN_FILES}/{descriptor}") == resolved:
+            return descriptor
+        os.close(descriptor)
+        return None
 
 
 class MediaByRow:

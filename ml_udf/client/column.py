@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from ml_udf.client.function_info import FunctionInfo
@@ -24,6 +26,7 @@ Value = str | bytes | float | Sequence[float] | None
 
 MAX_VALUE_BYTES = 32 << 20  # one value; larger ones are refused here, before they fill anybody's memory
 SUB_BATCH_BYTES = 8 << 20
+_NUMBER_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -43,7 +46,7 @@ class InputColumn:
     """
 
     distinct: list[Any]
-    place: list[int]
+    place: Sequence[int]
     errors: dict[int, MlUdfError]
 
     @classmethod
@@ -57,6 +60,8 @@ class InputColumn:
         seen: dict[Hashable, int] = {}
         place: list[int] = []
         errors: dict[int, MlUdfError] = {}
+        if datatype == "BYTES" and not columns and (texts := _texts(values)) is not None:
+            return texts
         as_wire = _bytes_value if datatype == "BYTES" else _number_value
         for row, value in enumerate(values):
             if value is None:
@@ -76,20 +81,42 @@ class InputColumn:
 
     def sub_batches(self, batch_rows: int) -> Iterator[SubBatch]:
         """Cut the distinct values into requests, bounded by rows and by bytes."""
-        batch, batch_bytes = SubBatch(0), 0
-        for at, value in enumerate(self.distinct):
-            nbytes = len(value) if isinstance(value, bytes) else 8
-            if batch.rows and (len(batch.rows) >= batch_rows or batch_bytes + nbytes > SUB_BATCH_BYTES):
-                yield batch
-                batch, batch_bytes = SubBatch(at), 0
-            batch.rows.append(value)
-            batch_bytes += nbytes
-        if batch.rows:
-            yield batch
+        first = 0
+        while first < len(self.distinct):
+            rows = _within_bytes(self.distinct[first : first + batch_rows])
+            yield SubBatch(first, rows)
+            first += len(rows)
 
     def spread(self, answers: Sequence[Any]) -> list[Any]:
         """Answers of the distinct values → one per row; None where there was nothing to ask."""
+        if len(self.distinct) == len(self.place):  # no NULL, no two alike: each at its own place
+            return list(answers)
         return [answers[at] if at >= 0 else None for at in self.place]
+
+
+def _texts(values: Sequence[Value]) -> InputColumn | None:
+    """A column of texts alone, at a part of the time; None where one is something else, or refused."""
+    if set(map(type, values)) != {str}:
+        return None
+    try:
+        wires: list[bytes] = list(map(str.encode, values))  # type: ignore[arg-type]  # all are texts
+    except UnicodeEncodeError:
+        return None
+    if max(map(len, wires)) > MAX_VALUE_BYTES:
+        return None
+    distinct = list(dict.fromkeys(wires))
+    if len(distinct) == len(wires):
+        return InputColumn(distinct, range(len(wires)), {})
+    places = dict(zip(distinct, range(len(distinct)), strict=True))
+    return InputColumn(distinct, list(map(places.__getitem__, wires)), {})
+
+
+def _within_bytes(rows: list[Any]) -> list[Any]:
+    """As many of the first as fit into one request; one at least."""
+    nbytes = list(map(len, rows)) if isinstance(rows[0], bytes) else [_NUMBER_BYTES] * len(rows)
+    if sum(nbytes) <= SUB_BATCH_BYTES:
+        return rows
+    return rows[: max(1, bisect_right(list(accumulate(nbytes)), SUB_BATCH_BYTES))]
 
 
 def input_tensor(info: FunctionInfo, rows: list[Any]) -> Tensor:
@@ -124,13 +151,20 @@ def values_of(tensor: Tensor, rows: int) -> list[Any]:
         wide = len(floats) // rows if rows else 0
         if wide > 1:
             return [floats[at : at + wide] for at in range(0, len(floats), wide)]
-    flat = [_text(e) for e in tensor.elements] if tensor.datatype == "BYTES" else tensor.numbers()
+    flat = _all_texts(tensor.elements) if tensor.datatype == "BYTES" else tensor.numbers()
     if rows and (not flat or len(flat) % rows or (tensor.shape and tensor.shape[0] != rows)):
         raise WireError(f"{rows} rows were sent, output {tensor.name!r} has shape {list(tensor.shape)}")
     width = len(flat) // rows if rows else 1
     if width == 1:
         return flat
     return [flat[at : at + width] for at in range(0, len(flat), width)]
+
+
+def _all_texts(elements: list[bytes]) -> list[Any]:
+    try:
+        return list(map(bytes.decode, elements))
+    except UnicodeDecodeError:
+        return [_text(element) for element in elements]
 
 
 def _text(element: bytes) -> str | bytes:

@@ -246,7 +246,9 @@ class Exchange:
             sure = self.info.has_confidence
             confidences = _column(reply, "confidence", rows) if sure else [None] * rows
             told = _column(reply, "error", rows)
-            errors: list[MlUdfError | None] = [_row_error(text) if text else None for text in told]
+            errors: list[MlUdfError | None] = [None] * rows
+            if any(told):
+                errors = [_row_error(text) if text else None for text in told]
             details: list[AnswerDetail | None] = [None] * rows
             if self.detail:
                 details = _details(reply, rows, self.info)
@@ -259,7 +261,7 @@ class Exchange:
         if content := self.info.output_content:
             for row, value in enumerate(answers.values):
                 answers.errors[row] = answers.errors[row] or misfit_of(value, content)
-        for row, error in enumerate(answers.errors):
+        for row, error in enumerate(answers.errors) if any(answers.errors) else ():
             if error is not None:
                 answers.values[row] = answers.confidences[row] = answers.details[row] = None
         return answers

@@ -79,7 +79,7 @@ def spread(column: InputColumn, answers: Outcomes, exchange: Exchange, *, batche
         distinct=len(column.distinct),
         batches=batches,
         retries=exchange.retries,
-        failed_rows=sum(error is not None for error in errors),
+        failed_rows=len(errors) - errors.count(None),
         cached=exchange.cached,
     )
     return Prediction(

@@ -11,13 +11,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.memo import Memo, Outcome, memo_key
+from ml_udf.client.memo import Memo, Outcome, memo_key, memo_keys
 from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import Prediction, short
 from ml_udf.client.request_pool import WAIT_SLICE_S
@@ -82,6 +84,8 @@ class Statement:
         """
         raises = self.options.on_error == "error"
         answers = self.answers(values, on_wait, raise_faults=raises)
+        if fit is None and not any(answer.error for answer in answers):
+            return [answer.value for answer in answers]
         found: list[Any] = []
         for row, (value, answer) in enumerate(zip(values, answers, strict=True)):
             fitted, fault = answer.value, answer.error
@@ -132,7 +136,7 @@ class Statement:
         with self._lock:
             unknown = {
                 key: value
-                for key, value in zip(map(memo_key, values), values, strict=True)
+                for key, value in zip(memo_keys(values), values, strict=True)
                 if value is not None and key not in self._memo
             }
             for keys, _ in self._begun:
@@ -198,7 +202,7 @@ class Statement:
 
         Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
         """
-        keys = [memo_key(value) for value in values]
+        keys = memo_keys(values)
         answers = self._collected(keys, on_wait)
         unknown = {
             key: value
@@ -218,7 +222,7 @@ class Statement:
             # Where the other thread failed, or its answer is forgotten already, the next round asks here.
             unknown = {key: unknown[key] for key in others}
         self.stats.rows += len(values)
-        self.stats.nulls += sum(value is None for value in values)
+        self.stats.nulls += sum(map(is_, values, repeat(None)))
         found = [_NULL if value is None else answers[key] for key, value in zip(keys, values, strict=True)]
         if raise_faults:
             for row, answer in enumerate(found):
@@ -239,6 +243,9 @@ class Statement:
         others: dict[Hashable, threading.Event] = {}
         claim = threading.Event()
         with self._lock:
+            if not self._memo.has_any(unknown) and self._claims.keys().isdisjoint(unknown):
+                self._claims.update(dict.fromkeys(unknown, claim))
+                return dict(unknown), others
             for key, value in unknown.items():
                 if (remembered := self._memo.get(key)) is not None:
                     answers[key] = remembered
@@ -251,7 +258,7 @@ class Statement:
 
     def _released(self, mine: Iterable[Hashable]) -> None:
         with self._lock:
-            for claim in {self._claims.pop(key) for key in mine}:
+            for claim in set(map(self._claims.pop, mine)):
                 claim.set()
 
     def _ask(
@@ -283,17 +290,8 @@ class Statement:
         return self._learnt(unknown, prediction)
 
     def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Outcome]:
-        fresh = {
-            key: Outcome(*found)
-            for key, *found in zip(
-                keys,
-                prediction.values,
-                prediction.confidences,
-                prediction.errors,
-                prediction.details,
-                strict=True,
-            )
-        }
+        told = (prediction.values, prediction.confidences, prediction.errors, prediction.details)
+        fresh = dict(zip(keys, map(Outcome._make, zip(*told, strict=True)), strict=True))
         with self._lock:
             self.stats.add_asking(prediction.stats)
             self._memo.learn(fresh)  # faults too: equal inputs of a statement have one answer

@@ -122,7 +122,7 @@ class Calls:
         self, binding: Binding, text: str | None, column: Sequence[Value] = ()
     ) -> Iterator[tuple[Statement, Callable[[], None]]]:
         statement: Statement | None = None
-        sends_bytes = any(type(value) is bytes for value in column)
+        sends_bytes = bytes in set(map(type, column))
         try:
             with self._pauses.call() if text is None else contextlib.nullcontext(text) as identity:
                 statement = self._statement(binding, identity, sends_bytes)

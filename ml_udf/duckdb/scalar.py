@@ -77,9 +77,8 @@ class Scalar:
         except MlUdfError as error:
             self.calls.note(error)
             raise spelled_out(error, self.name) from None
-        return target.array(
-            self.calls.values(self.binding, statement, values, lambda _, value: target.fit(value))
-        )
+        fit = None if target.of_text is None else lambda _, value: target.fit(value)
+        return target.array(self.calls.values(self.binding, statement, values, fit))
 
     def _values(self, columns: Sequence[ArrowVector], *, rows: bool) -> list[Value]:
         """The inputs. rows: whether a table's columns are still to be made into rows."""

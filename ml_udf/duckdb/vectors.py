@@ -103,7 +103,8 @@ class VectorType:
     def array(self, values: Sequence[Any]) -> pa.Array:
         """A freshly built array; DuckDB keeps no reference to what a function returned earlier."""
         if pa.types.is_string(self.arrow):
-            values = [v if v is None or type(v) is str else _as_text(v) for v in values]
+            if not set(map(type, values)) <= {str, type(None)}:
+                values = [v if v is None else _as_text(v) for v in values]
         elif pa.types.is_fixed_size_list(self.arrow):
             return _vectors(values, self.arrow.list_size)
         elif _is_list(self.arrow):

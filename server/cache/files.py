@@ -86,10 +86,8 @@ class FileStamps:
         media = self._media
         for each in roots:
             media = media if each is None else media.only(each)
-        folders: dict[str, str] = {}
         now_ns = time.time_ns()  # before any is looked at: what changes later has another stamp
-        found = (media.file(path, folders) for path in paths)
-        return [b"" if each is None else stamp_of(each, now_ns) for each in found]
+        return [b"" if each is None else stamp_of(each, now_ns) for each in media.files(paths)]
 
 
 def _if_open(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

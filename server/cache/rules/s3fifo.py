@@ -8,6 +8,7 @@ There each time that it was asked, up to three, is worth another round. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from server.cache.rule import SizeOf
 from server.cache.rules.ghosts import Ghosts
@@ -43,11 +44,9 @@ class S3Fifo:
 
     def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        asked = self._asked
-        for key in keys:
-            times = asked.get(key, 0)
-            if times < _MOST:
-                asked[key] = times + 1
+        times = list(map(self._asked.get, keys, repeat(0)))
+        if min(times, default=_MOST) < _MOST:
+            self._asked.update((key, min(_MOST, before + 1)) for key, before in zip(keys, times, strict=True))
 
     def evict(self) -> bytes:
         """See `EvictionRule`."""

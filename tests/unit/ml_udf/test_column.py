@@ -29,6 +29,18 @@ def test_a_value_that_cannot_be_sent_has_an_error_and_no_place():
     assert "not float" in column.errors[1].message
 
 
+@pytest.mark.parametrize(
+    "texts", [["a"], ["a", "b", "é"], ["a", "b", "a", "a"], ["", ""], ["a", "\ud800", "a"]]
+)
+def test_a_column_of_texts_alone_is_as_one_with_a_null(texts):
+    whole, with_null = InputColumn.of(texts, "BYTES"), InputColumn.of([*texts, None], "BYTES")
+    assert whole.distinct == with_null.distinct
+    assert list(whole.place) == list(with_null.place)[:-1]
+    assert whole.errors.keys() == with_null.errors.keys()
+    answers = [f"of {value!r}" for value in whole.distinct]
+    assert whole.spread(answers) == with_null.spread(answers)[:-1]
+
+
 def test_bytes_of_any_kind_are_bytes():
     assert InputColumn.of([b"a", bytearray(b"a"), memoryview(b"a"), "a"], "BYTES").distinct == [b"a"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tracemalloc
 import weakref
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import pytest
 
-from ml_udf.client.memo import Memo, Outcome, memo_key
+from ml_udf.client.memo import Memo, Outcome, memo_key, memo_keys
 from ml_udf.errors import ConnectionLost, InputNotFound
 
 LIMIT_BYTES = 1 << 20
@@ -124,6 +125,14 @@ def test_short_inputs_are_their_own_keys_and_long_ones_hashes() -> None:
         assert len(key[1]) == 16  # 128 bits
     assert memo_key("x" * 257) == memo_key(b"x" * 257)
     assert memo_key("x" * 257) != memo_key("y" * 257)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], ["a", "b"], ["a", None, ""], ["a", "x" * 300, None], ["a", b"b", 3, 4.5, None], [[1.0], None, "a"]],
+)
+def test_the_keys_of_a_column_are_those_of_its_values(values: list[Any]) -> None:
+    assert list(memo_keys(values)) == [memo_key(value) for value in values]
 
 
 def test_vectors_are_keys_by_their_numbers_long_ones_by_a_hash() -> None:

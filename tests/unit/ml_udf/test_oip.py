@@ -19,10 +19,21 @@ from ml_udf.oip import (
     encode_request,
     encode_response,
 )
+from ml_udf.oip.tensor import pack_bytes, unpack_bytes
 
 
 def as_json(**fields: object) -> bytes:
     return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize("elements", [[b""] * 5, [b"x" * 600_000, b"", b"y" * 600_000]])
+def test_nothing_but_empty_elements_and_large_ones_decode_to_the_same(elements):
+    blob = pack_bytes(elements)
+    found = unpack_bytes("t", memoryview(blob), len(elements))
+    assert found == elements
+    assert {type(each) for each in found} == {bytes}
+    with pytest.raises(WireError, match="elements for a shape of"):
+        unpack_bytes("t", memoryview(blob), len(elements) + 1)
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.floats(width=32, allow_nan=False), min_size=1))

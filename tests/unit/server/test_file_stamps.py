@@ -6,9 +6,10 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -98,23 +99,49 @@ def test_a_function_and_a_caller_each_narrow_what_has_a_stamp(tmp_path: Path) ->
     assert [bool(each) for each in stamps([tmp_path], names, None, ())] == [False, False]
 
 
+def test_files_of_many_folders_some_of_them_links_have_stamps_and_no_folder_stays_open(
+    tmp_path: Path,
+) -> None:
+    for number in range(70):  # more than are held open at once
+        folder = tmp_path / "in" / f"{number}"
+        folder.mkdir(parents=True)
+        for name in ("a", "b"):
+            (folder / name).write_bytes(b"x")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "in" / "0")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_bytes(b"x")
+    (tmp_path / "in" / "way out").symlink_to(tmp_path / "out")
+    time.sleep(0.15)
+    media = MediaRoots([str(tmp_path / "in")])
+    paths = [f"{tmp_path}/in/{number}/{name}" for number in range(70) for name in ("a", "b")]
+    more = ["link/a", "way out/a", "none/a", "0/a/b", "0/..", "0//a"]
+    rows = [path.encode() for path in [*paths, *(f"{tmp_path}/in/{path}" for path in more)]]
+    open_before = os.listdir("/proc/self/fd")
+    found = media.files(rows)
+    assert len(os.listdir("/proc/self/fd")) == len(open_before)
+    inodes = [each and each.st_ino for each in found]
+    assert inodes[:140] == [os.stat(path).st_ino for path in paths]
+    assert inodes[140:] == [inodes[0], None, None, None, None, inodes[0]]
+
+
 def test_a_file_server_that_hangs_keeps_nobody_waiting_and_piles_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
     looked: list[bytes] = []
 
-    def hang(self: MediaRoots, row: bytes, folders: dict[str, str]) -> Any:
-        looked.append(row)
+    def hang(self: MediaRoots, rows: Sequence[bytes]) -> list[None]:
+        looked.extend(rows)
         goes_on.wait(20)
+        return [None] * len(rows)
 
-    monkeypatch.setattr(MediaRoots, "file", hang)
+    monkeypatch.setattr(MediaRoots, "files", hang)
 
     async def scenario() -> None:
         made = FileStamps([str(tmp_path)], patience_s=0.01)
         for _ in range(80):
             assert await made.of([b"a", b"b"], None, None) == [b"", b""]
-        assert len(looked) == 2  # its two threads are at it still
+        assert len(looked) == 4  # two pages: its two threads are at it still
         goes_on.set()
         await until(lambda: len(looked) == 128)  # 64 pages of two rows waited, and no more
         made.close()
