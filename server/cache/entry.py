@@ -88,7 +88,7 @@ class Source:
             if width:
                 numbers.append(column)  # type: ignore[arg-type]  # by its width all its cells are bytes
             else:
-                texts.append([cell.encode(*_UTF8) for cell in column])  # type: ignore[union-attr]
+                texts.append(_encoded(column))  # type: ignore[arg-type]  # nor is one of them here
         prefixed = [[_LENGTH.pack(len(each)) + each for each in column] for column in texts[:-1]]
         parts = [*numbers, *prefixed, *texts[-1:]]
         return list(map(b"".join, zip(repeat(self.prefix), *parts, strict=False)))
@@ -105,7 +105,7 @@ class Source:
         found = iter(texts)
         for place, width in enumerate(self._widths):
             if not width:
-                columns[place] = [each.decode(*_UTF8) for each in next(found)]
+                columns[place] = list[Cell](_decoded(next(found)))
         return UnpackedRows(columns, told)
 
     def _texts(self, rows: Sequence[bytes], at: int) -> list[list[bytes]]:
@@ -191,8 +191,8 @@ def cells_of(column: Column) -> Sequence[Cell]:
     data = column.data
     if isinstance(data, list):
         return data
-    width, whole = column.row_bytes, bytes(data)
-    return [whole[at : at + width] for at in range(0, len(whole), width)]
+    width = column.row_bytes
+    return struct.unpack(f"{width}s" * (len(data) // width), data)
 
 
 def column_of(kind: ColumnKind, cells: Sequence[Cell]) -> Column:
@@ -200,6 +200,20 @@ def column_of(kind: ColumnKind, cells: Sequence[Cell]) -> Column:
     # By its datatype all of them are texts, or none is.
     data = list(cells) if kind.datatype == "BYTES" else b"".join(cells)  # type: ignore[arg-type]
     return Column(kind.name, kind.datatype, kind.shape, data, kind.content)  # type: ignore[arg-type]
+
+
+def _encoded(texts: Sequence[str]) -> list[bytes]:
+    try:
+        return list(map(str.encode, texts))
+    except UnicodeEncodeError:  # a lone surrogate, rare and slow
+        return [text.encode(*_UTF8) for text in texts]
+
+
+def _decoded(texts: list[bytes]) -> list[str]:
+    try:
+        return list(map(bytes.decode, texts))
+    except UnicodeDecodeError:
+        return [text.decode(*_UTF8) for text in texts]
 
 
 def _answer(frame: bytes) -> Answer:

@@ -52,10 +52,9 @@ class InFlight(Generic[Who]):
     def lead(self, keys: Sequence[bytes | None], *, is_urgent: bool) -> Flight[Who]:
         """Compute these; whoever asks for one from now on may wait. None is nobody's. `land` it once."""
         flight = Flight[Who](keys, is_urgent)
-        flights = self._flights
-        for key in keys:
-            if key is not None:
-                flights[key] = flight
+        if None in keys:
+            keys = [key for key in keys if key is not None]
+        self._flights.update(dict.fromkeys(keys, flight))  # type: ignore[arg-type]  # none is None
         return flight
 
     def land(self, flight: Flight[Who]) -> dict[bytes, list[tuple[Who, int]]]:

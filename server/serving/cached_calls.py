@@ -253,7 +253,8 @@ class CachedCalls:
         anew: they were counted before. alone: nobody else's answer will do, and theirs is nobody else's.
         """
         is_urgent = one.call.row_class == "interactive"
-        keys: Sequence[Key | None] = [one.keys[row] for row in rows]
+        is_whole = len(rows) == len(one.keys)
+        keys: Sequence[Key | None] = one.keys if is_whole else [one.keys[row] for row in rows]
         mine, same = rows, dict[int, list[int]]()
         if alone:
             keys = [None] * len(rows)
@@ -409,6 +410,15 @@ class CachedCalls:
         fit: _FitRows,
         same: Sequence[bool] | None,
     ) -> None:
+        has_all = same is None and None not in part.keys and not one.scope.asked.with_members
+        if has_all and fit.are_all_to_keep:
+            members = answered.answered_by[0]
+            source = self._store.sources.of(
+                one.scope.function.key, answered.kinds, members, one.counts, has_told=False
+            )
+            keys: Sequence[Key] = part.keys  # type: ignore[assignment]  # none is None
+            one.counts.stored += self._store.keep(source, keys, source.pack(answered.cells))
+            return
         by, are_all_fit = answered.answered_by, fit.are_all_to_keep
         wanted = [
             at
@@ -425,8 +435,8 @@ class CachedCalls:
             )
             cells = [[column[at] for at in theirs] for column in answered.cells]
             said = [each for at in theirs if (each := told.get(at)) is not None]
-            keys = [key for at in theirs if (key := part.keys[at]) is not None]
-            one.counts.stored += self._store.keep(source, keys, source.pack(cells, said))
+            theirs_keys = [key for at in theirs if (key := part.keys[at]) is not None]
+            one.counts.stored += self._store.keep(source, theirs_keys, source.pack(cells, said))
 
     def _finish(self, one: CachedCall, reply: Reply | None = None) -> None:
         if one.done:
