@@ -14,6 +14,7 @@ from ml_udf.cli.console import check_dsn, fail
 from ml_udf.cli.pg_extension import has_module
 from ml_udf.cli.pg_extension import install as install_extension
 from ml_udf.cli.pg_extension import uninstall as uninstall_extension
+from ml_udf.cli.pg_noting import noting
 from ml_udf.cli.pg_preload import RESCUE, Unasked, preloads
 from ml_udf.cli.pg_sandbox import sandbox as run_sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
@@ -126,7 +127,8 @@ def sandbox(
 
 
 def _check_unused(dsn: str, *, force: bool) -> None:
-    """Fail where sessions load the module; they could not begin any more."""
+    """Fail where sessions load the module, or triggers call it: they could not begin, or write, any more."""
+    _check_not_noting(dsn, force=force)
     try:
         found = preloads(dsn)
     except Unasked as error:
@@ -147,6 +149,30 @@ def _check_unused(dsn: str, *, force: bool) -> None:
             "run the statements above first, or remove it all the same with --force",
         )
     typer.secho(f"until that is done a superuser alone gets in: {RESCUE}", fg=typer.colors.YELLOW)
+
+
+def _check_not_noting(dsn: str, *, force: bool) -> None:
+    try:
+        found = noting(dsn)
+    except Unasked as error:
+        typer.secho(
+            f"Not all databases were asked whose watches note by the batching module ({error}).\n"
+            "Writes to tables that such a watch keeps fresh fail once the module is gone:"
+            " DROP EXTENSION ml_udf CASCADE in their database.",
+            fg=typer.colors.YELLOW,
+        )
+        return
+    for one in found:
+        tables = ", ".join(one.tables)
+        typer.secho(
+            f"database {one.database}: watches of {tables} note by the batching module: {one.mend};",
+            fg=typer.colors.YELLOW,
+        )
+    if found and not force:
+        fail(
+            "nothing was removed: without the module's file writes to these tables would fail",
+            "run the statements above first, or remove it all the same with --force",
+        )
 
 
 @contextlib.contextmanager

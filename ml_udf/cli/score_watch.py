@@ -1,6 +1,7 @@
 """`ml-udf score --watch`: the worker that keeps the answers of all watches of a database fresh.
 
     main thread   listens for notes, reads which watches there are, asks for the version of their functions
+    gatherer      takes what commits noted to where lanes take it (`ml_udf._gather_notes`)
     lanes         take notes, ask, store (`WatchStore.step`), each over a connection of its own
     sweeper       brings whole tables up to date (`WatchStore.sweep`): new watches, new versions
 
@@ -55,6 +56,9 @@ _NAME = "ml-udf score --watch"
 LOOK_S = 5.0  # between looks at the watches, and at the versions of their functions
 LISTEN_S = 0.5  # between looks at whether to stop
 POLL_S = 1.0  # between looks at the notes, where no notification comes
+GATHER_S = 0.1  # between looks at new notes, which come without a notification
+GATHER_SHARE = 0.1  # of the time, at most, where dead notes that cannot be vacuumed make a look long
+GATHERED = 5000  # new notes that one look takes: more may be there
 LINGER_S = 0.05  # before writers are asked to notify: under a load that comes in drops they need not
 PATIENCE_S = 5.0  # with the server, while notes are held
 RECONNECT_S = 0.5
@@ -156,14 +160,23 @@ class WatchWorker:
     def run(self) -> None:
         """Raises `psycopg.Error` and `BadOption` where the database cannot be had, or has no watches."""
         with self._connection() as connection:
-            found = connection.execute("SELECT pg_catalog.to_regclass('ml_udf._watch')").fetchone()
-            if found is None or found[0] is None:
+            found = connection.execute(
+                "SELECT pg_catalog.to_regclass('ml_udf._watch') IS NOT NULL,"
+                " pg_catalog.to_regprocedure('ml_udf._gather_notes()') IS NOT NULL"
+            ).fetchone()
+            knows_watches, gathers = found or (False, False)
+            if not knows_watches:
                 raise BadOption(
                     "this database knows no watches",
                     hint="CREATE EXTENSION ml_udf CASCADE, or ALTER EXTENSION ml_udf UPDATE; then"
                     " CALL ml_udf.score_table(…, watch => true) makes one",
                 )
-        tasks = [self._serve_notes] * self._lanes + [self._serve_sweeps]
+            if not gathers:
+                raise BadOption(
+                    "the extension ml_udf of this database is older than this worker",
+                    hint="ALTER EXTENSION ml_udf UPDATE",
+                )
+        tasks = [self._gather] + [self._serve_notes] * self._lanes + [self._serve_sweeps]
         threads = [
             threading.Thread(target=self._watched, args=(task,), name=f"ml_udf_watch_{at}")
             for at, task in enumerate(tasks)
@@ -233,6 +246,28 @@ class WatchWorker:
                 if notified.payload:
                     self._changed.set()
                 self._woken.set()
+
+    def _gather(self, connection: psycopg.Connection) -> None:
+        connection.autocommit = True
+        failures = 0
+        while not self._stop:
+            began_s = time.monotonic()
+            try:
+                ((gathered,),) = connection.execute("SELECT ml_udf._gather_notes()").fetchall()
+            except psycopg.Error as error:
+                if lost_connection(error):
+                    raise
+                if not (error.sqlstate or "").startswith(_IN_THE_WAY):
+                    self._say(f"new notes: {_said(error)}")
+                failures += 1
+                self._stop.sleep(pause_s(failures))
+                continue
+            failures = 0
+            if gathered:
+                self._woken.set()
+            if gathered < GATHERED:
+                took_s = time.monotonic() - began_s
+                self._stop.sleep(max(GATHER_S, took_s / GATHER_SHARE))
 
     def _serve_notes(self, connection: psycopg.Connection) -> None:
         stores = _Stores(connection)

@@ -65,6 +65,9 @@ _UPDATE = """
            version = NULL, failures = 0, owner = pg_catalog.quote_ident(current_user)::regrole
     WHERE id = $1::text::integer"""
 
+# A crash takes the mark away: then the whole table is looked at.
+_MARK = "INSERT INTO ml_udf._marked VALUES ($1::text::integer) ON CONFLICT DO NOTHING"
+
 _IN_MODULE = """
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
@@ -131,6 +134,7 @@ class Watching:
         triggers = Triggers(watch, table.schema, table.name, table.members, layout, path["pinned"], noting)
         for statement in triggers.make():
             self._sql.change(statement)
+        self._sql.change(_MARK, str(watch))
         self._sql.change(LOOK, str(watch))
         self._sql.rows(_NOTIFY)
         return watch
@@ -148,7 +152,8 @@ class Watching:
         """Remove it, its triggers and its notes; the answers stay."""
         self._own(watch)
         self._drop_triggers(watch)
-        self._sql.change("DELETE FROM ml_udf._note WHERE watch = $1::text::integer", str(watch))
+        for table in ("_new_note", "_note", "_marked"):
+            self._sql.change(f"DELETE FROM ml_udf.{table} WHERE watch = $1::text::integer", str(watch))
         self._sql.change("DELETE FROM ml_udf._watch WHERE id = $1::text::integer", str(watch))
 
     def _set_paused(self, watch: int, paused: str) -> None:

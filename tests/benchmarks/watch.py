@@ -12,6 +12,7 @@ Beside it, since others' load and the disk make rates vary: what the writer's ba
     single, together    one row a statement, 1,000 of them a transaction: a loop that was written badly
     100 rows            one INSERT of 100 rows a transaction
     COPY                10,000 rows a transaction
+    8 sessions          each of them single, committed, as pgbench does it; and with synchronous_commit off
     other column        UPDATE of 100 rows that leaves the input as it is, a transaction
     input column        UPDATE of 100 rows' input, a transaction
 """
@@ -19,13 +20,19 @@ Beside it, since others' load and the disk make rates vary: what the writer's ba
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 
-from ml_udf.cli.pg_sandbox import sandbox
+from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
 from tests.benchmarks.processor_time import thread_processor_s
 from tests.benchmarks.report import Series, console, print_series, ratio, say, write_json
@@ -50,6 +57,8 @@ EMPTY = """
     CREATE TRIGGER changed AFTER UPDATE ON empty REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
         FOR EACH STATEMENT EXECUTE FUNCTION nothing()"""
 TABLES = ("plain", "empty", "watched")
+SESSIONS = 8
+SESSIONS_S = 2.0  # of a round
 KEPT_ROWS = 20_000  # in the table before the clock runs; updates go to these
 _INSERT = "INSERT INTO {table} (image_path, age, location) VALUES "
 _ROW = "(%s, 30, 'Katong')"
@@ -150,12 +159,46 @@ def measured(con: psycopg.Connection, how: Workload, rounds: int, *, warm_up: in
     return found
 
 
+def of_sessions(
+    con: psycopg.Connection, cluster: Sandbox, dsn: str, rounds: int, seconds: float, *, durable: bool
+) -> dict[str, Series]:
+    """Each table's rate when SESSIONS sessions insert single rows at once."""
+    found = {table: Series(table, 0) for table in TABLES}
+    environment = os.environ | {"PGOPTIONS": f"-c synchronous_commit={'on' if durable else 'off'}"}
+    sessions = ["-n", "-M", "prepared", "-c", str(SESSIONS), "-j", "2", "-T", f"{max(1, round(seconds))}"]
+    with tempfile.TemporaryDirectory() as folder:
+        for round_ in range(rounds):
+            for table in TABLES[round_ % len(TABLES) :] + TABLES[: round_ % len(TABLES)]:
+                script = Path(folder) / table
+                one = "('/photos/meals/2026/' || :client_id || '/00000001.jpg', 30, 'Katong')"
+                script.write_text(_INSERT.format(table=table) + one + ";\n")
+                _fresh(con, table)
+                told = cluster.program("pgbench", *sessions, "-f", str(script), dsn)
+                done = subprocess.run(told, env=environment, capture_output=True, text=True, check=True)
+                rate = re.search(r"tps = ([\d.]+)", done.stdout)
+                if rate is None:
+                    raise RuntimeError(f"pgbench told no rate: {done.stdout}")
+                found[table].rows_per_s.append(float(rate[1]))
+    return found
+
+
+def _shown(title: str, each: dict[str, Series]) -> None:
+    """Beside the table's least and greatest, the quartiles: one slow round of the disk says little."""
+    plain = each["plain"]
+    print_series(title, list(each.values()), against=plain)
+    for table, one in each.items():
+        if table != "plain" and len(one.rows_per_s) > 1:
+            rates = zip(one.rows_per_s, plain.rows_per_s, strict=True)
+            low, middle, high = statistics.quantiles([a / b for a, b in rates], n=4, method="inclusive")
+            say(f"{table}: {middle:.3f} of plain's rate (quartiles {low:.3f} to {high:.3f})")
+
+
 def _fresh(con: psycopg.Connection, table: str) -> None:
     """The table with the rows that it always has, no notes, and nothing left to write for what was before."""
     con.execute(f"TRUNCATE {table} RESTART IDENTITY")
     kept = f"SELECT '/photos/' || n, n % 90 FROM generate_series(1, {KEPT_ROWS}) AS n"
     con.execute(f"INSERT INTO {table} (image_path, age) {kept}")
-    con.execute("TRUNCATE ml_udf._note")
+    con.execute("TRUNCATE ml_udf._note, ml_udf._new_note")
     con.execute(f"VACUUM ANALYZE {table}")
     con.execute("CHECKPOINT")
 
@@ -178,7 +221,7 @@ def run(rounds: int, scale: float, fake: OipServer, *, module: bool = True) -> d
                 each = measured(con, how, rounds)
                 plain = each["plain"].series
                 title = f"{how.name}: {how.statements} × {how.rows:,} rows"
-                print_series(title, [one.series for one in each.values()], against=plain)
+                _shown(title, {table: one.series for table, one in each.items()})
                 used = ", ".join(f"{table} {min(one.processor_us):,.0f}" for table, one in each.items())
                 say(f"the backend's processor, least of all rounds, µs a statement: {used}")
                 found.append(
@@ -196,7 +239,17 @@ def run(rounds: int, scale: float, fake: OipServer, *, module: bool = True) -> d
                         },
                     }
                 )
+            sessions = {}
+            for durable in (True, False):
+                title = f"{SESSIONS} sessions, synchronous_commit {'on' if durable else 'off'}"
+                each_rate = of_sessions(con, cluster, dsn, rounds, scale * SESSIONS_S, durable=durable)
+                _shown(title, each_rate)
+                sessions[title] = {
+                    table: {"rows_per_s": one.rows_per_s, "of_plain": ratio(one, each_rate["plain"])}
+                    for table, one in each_rate.items()
+                }
     return {
+        "sessions": sessions,
         "postgresql": server.version,
         "module": module,
         "rounds": rounds,

@@ -137,7 +137,9 @@ EMPTY = """
         WHERE nspname !~ '^(pg_|information_schema$|ml_udf$)' LOOP
             EXECUTE format('DROP SCHEMA %I CASCADE', found);
         END LOOP;
+        DELETE FROM ml_udf._new_note;
         DELETE FROM ml_udf._note;
+        DELETE FROM ml_udf._marked;
         DELETE FROM ml_udf._watch;
     END $$;
     CREATE SCHEMA public;

@@ -94,7 +94,7 @@ def test_nothing_but_the_harmless_is_for_everybody(engine: Engine) -> None:
 
 def test_few_functions_run_with_their_owners_rights_and_take_no_argument(engine: Engine) -> None:
     powerful = f"SELECT proname FROM pg_proc WHERE {OURS} AND prosecdef AND pronargs = 0 ORDER BY 1"
-    names = ["_after_change", "_after_drop", "_define", "_read_mapping"]
+    names = ["_after_change", "_after_drop", "_define", "_gather_notes", "_read_mapping"]
     assert [name for (name,) in engine.query(powerful)] == names
     assert engine.query(f"SELECT 1 FROM pg_proc WHERE {OURS} AND prosecdef AND pronargs > 0") == []
 

@@ -19,6 +19,7 @@ from ml_udf.cli.pg_extension import default_version, install, uninstall
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from ml_udf.cli.postgres import app
+from tests.postgres.fixtures import Engine
 from tests.waiting import wait_until
 
 _numbers = itertools.count(1)
@@ -360,6 +361,29 @@ def test_a_module_that_nobody_loads_is_removed(
     (fake.lib_dir / "ml_udf_batch.so").write_text("")
     assert CliRunner().invoke(app, ["uninstall", "--postgres", preloading.dsn()]).exit_code == 0
     assert not (fake.lib_dir / "ml_udf_batch.so").exists()
+
+
+def test_a_module_by_which_watches_note_is_not_removed(
+    engine: Engine, cluster: Sandbox, fake: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.query('CREATE SCHEMA food; CREATE TABLE food."Log" (id int PRIMARY KEY, image_path text)')
+    engine.query(
+        """CALL ml_udf.score_table('food."Log"', 'udf_food_name', 'image_path', result_table => 'scores',
+               watch => true)"""
+    )
+    monkeypatch.setattr(PostgresServer, "find", lambda _=None: fake)
+    monkeypatch.setattr("ml_udf.cli.postgres.preloads", lambda _: [])
+    install(fake, local=False)
+    module = fake.lib_dir / "ml_udf_batch.so"
+    module.write_text("")
+    told = ["uninstall", "--postgres", cluster.dsn()]
+    refused = CliRunner().invoke(app, told)
+    assert refused.exit_code == 1
+    assert f'database {engine.value("SELECT current_database()")}: watches of food."Log"' in refused.output
+    assert "nothing was removed" in refused.output
+    engine.query("SELECT ml_udf.drop_watch(id) FROM ml_udf.watches")
+    assert CliRunner().invoke(app, told).exit_code == 0
+    assert not module.exists()
 
 
 def test_a_cluster_that_cannot_be_asked_is_said_with_the_way_back_in(

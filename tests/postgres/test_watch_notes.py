@@ -11,7 +11,12 @@ from tests.postgres.scored import make_table
 from tests.postgres.watched import INTO, WATCH, wait_until_fresh, worker, wrong_answers, wrong_scores
 
 ROWS = "INSERT INTO foodlog (id, image_path) SELECT n, '/' || n FROM generate_series({}, {}) n"
-NOTED = "SELECT size, ids FROM ml_udf._note WHERE size > 0 ORDER BY id"
+NOTED = """
+    SELECT size, ids FROM (SELECT noted_at, size, ids FROM ml_udf._note
+                           UNION ALL SELECT noted_at, size, ids FROM ml_udf._new_note) AS n
+    WHERE size > 0 ORDER BY noted_at"""
+# What a crash does to tables that are not logged.
+CRASH = "TRUNCATE ml_udf._new_note, ml_udf._marked"
 
 
 def watched(engine: Engine, what: str = WATCH, rows: int = 0) -> None:
@@ -107,6 +112,76 @@ def test_prepared_and_read_only_ends_of_a_transaction_store_what_it_noted(engine
     engine.query(ROWS.format(4, 2000))
     engine.query("ROLLBACK")
     assert len(engine.query(NOTED)) == 2
+
+
+def test_after_a_crash_nothing_is_missed_and_nothing_asked_again(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    make_table(engine, 300)
+    engine.query(INTO.replace(", watch => true", "") + ")")
+    engine.query(INTO + ")")
+    engine.query("DELETE FROM ml_udf._note")  # that wants the first look
+    fake_server.forget()
+    engine.query(ROWS.format(1001, 1005))
+    engine.query("UPDATE foodlog SET image_path = '/new' WHERE id = 7")
+    engine.query("DELETE FROM foodlog WHERE id = 8")
+    engine.query(CRASH)
+    assert engine.query(NOTED) == []
+    assert engine.value("SELECT lag_rows FROM ml_udf.watches") is None, "nobody knows"
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        assert wrong_scores(engine) == []
+    assert sorted(fake_server.rows) == sorted([*asked_of((1001, 1005)), "/new"])
+
+
+def test_what_a_prepared_transaction_notes_outlives_a_crash(engine: Engine) -> None:
+    watched(engine)
+    engine.query("BEGIN")
+    engine.query(ROWS.format(1, 1001))
+    engine.query("PREPARE TRANSACTION 'held'")
+    engine.query(CRASH)
+    assert engine.value("SELECT ml_udf._gather_notes()") == 0
+    engine.query("COMMIT PREPARED 'held'")
+    assert engine.query("SELECT size, ids FROM ml_udf._note WHERE size > 0 ORDER BY id") == [
+        (1000, [1, 1000]),
+        (1, [1001]),
+    ]
+
+
+def test_what_commits_noted_is_gathered_into_few_notes_and_what_nobody_watches_goes(engine: Engine) -> None:
+    watched(engine)
+    texts = "CREATE TABLE texts (id text PRIMARY KEY, image_path text)"
+    engine.query(texts)
+    engine.query(WATCH.replace("foodlog", "texts").replace("output => 'food'", "result_table => 's'") + ")")
+    for n in (5, 3, 9):
+        engine.query(ROWS.format(n, n))
+        engine.query("INSERT INTO texts VALUES (%s, '/')", f'{{,"{n}')
+    engine.query(ROWS.format(11, 12))
+    engine.query(ROWS.format(101, 700))
+    engine.query("INSERT INTO ml_udf._new_note VALUES (-1, now(), 1, NULL, '{1}')")
+    taken = engine.query("SELECT min(noted_at) FROM ml_udf._new_note WHERE watch > 0")
+    assert engine.value("SELECT ml_udf._gather_notes()") == 9
+    assert engine.value("SELECT ml_udf._gather_notes()") == 0
+    assert engine.query(
+        "SELECT size, keys, ids FROM ml_udf._note WHERE size > 0 ORDER BY watch, noted_at"
+    ) == [
+        (5, [], [5, 3, 9, 11, 12]),
+        (600, [], [101, 700]),
+        (3, ['{,"5', '{,"3', '{,"9'], None),
+    ]
+    assert engine.query("SELECT min(noted_at) FROM ml_udf._note WHERE size > 0") == taken
+
+
+def test_a_session_that_has_noted_notes_for_the_watch_that_comes_after(engine: Engine) -> None:
+    watched(engine)
+    engine.query(ROWS.format(1, 1))
+    engine.query("SELECT ml_udf.drop_watch(id) FROM ml_udf.watches")
+    assert engine.query("SELECT watch FROM ml_udf._marked") == []
+    engine.query(ROWS.format(2, 2))
+    assert engine.query(NOTED) == []
+    engine.query(WATCH + ")")
+    engine.query(ROWS.format(3, 3))
+    assert engine.query(NOTED) == [(1, [3])]
 
 
 def test_who_writes_by_a_view_is_noted_and_who_cannot_write_notes_nothing(engine: Engine) -> None:

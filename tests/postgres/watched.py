@@ -14,6 +14,11 @@ from tests.waiting import wait_until
 WATCH = "CALL ml_udf.score_table('foodlog', 'udf_food_name', 'image_path', output => 'food', watch => true"
 INTO = WATCH.replace("output => 'food'", "result_table => 'scores'")
 
+# Notes not answered yet, and watches of which some may be lost.
+PENDING = """
+    SELECT (SELECT count(*) FROM ml_udf._new_note) + (SELECT count(*) FROM ml_udf._note WHERE attempts = 0)
+         + (SELECT count(*) FROM ml_udf._watch WHERE id NOT IN (SELECT watch FROM ml_udf._marked))"""
+
 # Long: what a loaded machine may take.
 FRESH_S = 90
 
@@ -37,8 +42,8 @@ def worker(engine: Engine, server: OipServer, *more: str) -> Iterator[subprocess
 
 
 def is_fresh(engine: Engine) -> bool:
-    """Whether nothing is noted that is still to be answered."""
-    return engine.query("SELECT 1 FROM ml_udf._note WHERE attempts = 0") == []
+    """Whether nothing is noted that is still to be answered, and no note was lost."""
+    return bool(engine.value(PENDING) == 0)
 
 
 def wait_until_fresh(engine: Engine) -> None:

@@ -5,7 +5,7 @@
  *
  *	  note_key.c	the SQL functions, called by a trigger's WHEN
  *	  notes.c		the keys that the running transaction has noted
- *	  store.c		stores them as rows of ml_udf._note
+ *	  store.c		stores them in ml_udf's tables
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +30,9 @@ typedef struct NoteKeys
 extern void note_add(int32 watch, bool is_integer, Datum key);
 
 /* store.c */
-extern void note_store(int32 watch, const NoteKeys *noted, int first, int count, bool wakes);
+extern void note_store(int32 watch, const NoteKeys *noted, int first, int count,
+					   bool at_commit);
+extern void store_init(void);
 extern void note_store_look(int32 watch);
 
 #endif							/* ML_UDF_NOTE_H */

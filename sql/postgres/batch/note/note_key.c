@@ -28,13 +28,14 @@ extern Datum ml_udf_note_key(PG_FUNCTION_ARGS);
 extern Datum ml_udf_note_change(PG_FUNCTION_ARGS);
 #pragma GCC visibility pop
 
-/* A type, looked up once a statement */
+/* A type, looked up once a statement; the rest where a value asks for it */
 typedef struct ValueType
 {
 	Oid			type;
+	bool		has_layout;
 	int16		length;
 	bool		by_value;
-	FmgrInfo	output;
+	FmgrInfo	output;			/* fn_oid 0: not looked up */
 } ValueType;
 
 /* Types of the arguments from the second on, as the call has them */
@@ -48,15 +49,23 @@ typedef struct ArgumentTypes
 static void
 look_up(FmgrInfo *flinfo, int argument, ValueType *found)
 {
-	Oid			output;
-	bool		is_varlena;
-
 	found->type = get_fn_expr_argtype(flinfo, argument);
 	if (!OidIsValid(found->type))
 		elog(ERROR, "ml_udf: the type of argument %d is not known", argument + 1);
-	get_typlenbyval(found->type, &found->length, &found->by_value);
-	getTypeOutputInfo(found->type, &output, &is_varlena);
-	fmgr_info_cxt(output, &found->output, flinfo->fn_mcxt);
+}
+
+static char *
+text_of(FmgrInfo *flinfo, ValueType *type, Datum value)
+{
+	if (!OidIsValid(type->output.fn_oid))
+	{
+		Oid			output;
+		bool		is_varlena;
+
+		getTypeOutputInfo(type->type, &output, &is_varlena);
+		fmgr_info_cxt(output, &type->output, flinfo->fn_mcxt);
+	}
+	return OutputFunctionCall(&type->output, value);
 }
 
 static ArgumentTypes *
@@ -76,7 +85,7 @@ types_of(FmgrInfo *flinfo, int input)
 }
 
 static void
-add(int32 watch, ValueType *type, Datum key)
+add(FmgrInfo *flinfo, int32 watch, ValueType *type, Datum key)
 {
 	switch (type->type)
 	{
@@ -92,8 +101,7 @@ add(int32 watch, ValueType *type, Datum key)
 			break;
 #endif
 		default:
-			note_add(watch, false,
-					 CStringGetTextDatum(OutputFunctionCall(&type->output, key)));
+			note_add(watch, false, CStringGetTextDatum(text_of(flinfo, type, key)));
 			break;
 	}
 }
@@ -106,6 +114,11 @@ add(int32 watch, ValueType *type, Datum key)
 static bool
 same(ValueType *type, Datum was, Datum now)
 {
+	if (!type->has_layout)
+	{
+		get_typlenbyval(type->type, &type->length, &type->by_value);
+		type->has_layout = true;
+	}
 	if (!type->by_value && type->length == -1)
 	{
 		Size		size = VARSIZE_ANY(DatumGetPointer(was));
@@ -125,7 +138,7 @@ ml_udf_note_key(PG_FUNCTION_ARGS)
 	{
 		ArgumentTypes *types = types_of(fcinfo->flinfo, 0);
 
-		add(PG_GETARG_INT32(0), &types->key, PG_GETARG_DATUM(1));
+		add(fcinfo->flinfo, PG_GETARG_INT32(0), &types->key, PG_GETARG_DATUM(1));
 	}
 	PG_RETURN_BOOL(false);
 }
@@ -143,12 +156,12 @@ ml_udf_note_change(PG_FUNCTION_ARGS)
 	watch = PG_GETARG_INT32(0);
 	if (!same(&types->key, PG_GETARG_DATUM(1), PG_GETARG_DATUM(2)))
 	{
-		add(watch, &types->key, PG_GETARG_DATUM(1));
-		add(watch, &types->key, PG_GETARG_DATUM(2));
+		add(fcinfo->flinfo, watch, &types->key, PG_GETARG_DATUM(1));
+		add(fcinfo->flinfo, watch, &types->key, PG_GETARG_DATUM(2));
 	}
 	else if (PG_ARGISNULL(3) != PG_ARGISNULL(4) ||
 			 (!PG_ARGISNULL(3) &&
 			  !same(&types->input, PG_GETARG_DATUM(3), PG_GETARG_DATUM(4))))
-		add(watch, &types->key, PG_GETARG_DATUM(2));
+		add(fcinfo->flinfo, watch, &types->key, PG_GETARG_DATUM(2));
 	PG_RETURN_BOOL(false);
 }

@@ -68,12 +68,12 @@ empty(NoteKeys *list)
 	list->count = 0;
 }
 
-/* wakes: a sleeping worker, at the end; keys are left for then in any case */
+/* at_commit: what is noted, and its row, are there for good or not at all */
 static void
-store_all(WatchNotes *notes, NoteKeys *list, bool wakes)
+store_all(WatchNotes *notes, NoteKeys *list, bool at_commit)
 {
 	for (int first = 0; first < list->count; first += NOTE_KEYS)
-		note_store(notes->watch, list, first, Min(NOTE_KEYS, list->count - first), wakes);
+		note_store(notes->watch, list, first, Min(NOTE_KEYS, list->count - first), at_commit);
 	empty(list);
 }
 
@@ -141,8 +141,8 @@ note_add(int32 watch, bool is_integer, Datum key)
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	/* A prepared transaction cannot notify; the worker looks now and then */
-	bool		wakes = event == XACT_EVENT_PRE_COMMIT;
+	/* What a crash takes away would be missed by the commit of a prepared transaction behind it */
+	bool		at_commit = event == XACT_EVENT_PRE_COMMIT;
 
 	switch (event)
 	{
@@ -150,8 +150,8 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_PREPARE:
 			for (WatchNotes *notes = all_notes; notes != NULL; notes = notes->next)
 			{
-				store_all(notes, &notes->waiting, wakes);
-				store_all(notes, &notes->recent, wakes);
+				store_all(notes, &notes->waiting, at_commit);
+				store_all(notes, &notes->recent, at_commit);
 				if (notes->wants_look)
 					note_store_look(notes->watch);
 			}
@@ -172,4 +172,5 @@ void
 note_init(void)
 {
 	RegisterXactCallback(at_transaction_end, NULL);
+	store_init();
 }

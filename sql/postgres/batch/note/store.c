@@ -1,7 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * store.c
- *	  Stores noted keys as rows of ml_udf._note, for `ml-udf score --watch`.
+ *	  Stores noted keys in ml_udf's tables, for `ml-udf score --watch`.
+ *
+ *	  _new_note	what a commit notes: unlogged, without index and number, so
+ *				that a transaction of one row pays for one short tuple.  A
+ *				crash empties it; whoever gathers it finds that out by the
+ *				mark in _marked that went along, and has whole tables looked at
+ *	  _note		what is noted before, or outlives a crash without its commit
  *
  * Written directly, without a statement: it is done once in each transaction
  * of one row.  Whoever writes to a watched table needs no right on ml_udf's,
@@ -15,6 +21,7 @@
 #include "note.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/table.h"
@@ -22,7 +29,6 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
-#include "commands/async.h"
 #include "commands/sequence.h"
 #include "compat.h"
 #include "miscadmin.h"
@@ -31,13 +37,37 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #define SCHEMA "ml_udf"
-#define CHANNEL "ml_udf_watch"
+
+/* Columns of _new_note, as the extension makes it */
+enum
+{
+	NEW_WATCH,
+	NEW_NOTED_AT,
+	NEW_SIZE,
+	NEW_KEYS,
+	NEW_IDS,
+	NEW_COLUMNS
+};
+
+/* Which table a watch is of.  It never changes, but for the table's end. */
+typedef struct Watched
+{
+	int32		watch;
+	Oid			relation;
+	struct Watched *next;
+} Watched;
+
+/* Those that this session has noted for; of the session's memory */
+static Watched *all_watched = NULL;
+
 
 /* Whether this transaction holds a lock that writing to the table takes */
 static bool
@@ -67,38 +97,83 @@ column(HeapTuple tuple, Relation rel, const char *name)
 	return value;
 }
 
-/* Whether the watch is there for this transaction's table; wakes: its worker, where that sleeps */
-static bool
-is_watched(int32 watch, Oid schema, bool wakes)
+/* The table of a watch, read anew; InvalidOid where the watch is gone */
+static Oid
+read_relation(int32 watch, Oid schema)
 {
 	Oid			relid = get_relname_relid("_watch", schema);
+	Oid			relation = InvalidOid;
 	Relation	rel;
 	Snapshot	snapshot;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	found;
-	bool		is_ours = false;
 
 	if (!OidIsValid(relid))
-		return false;
+		return InvalidOid;
 	rel = table_open(relid, AccessShareLock);
-	/* The latest: a worker that goes to sleep looks once more after it has said so */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyInit(&key, get_attnum(relid, "id"), BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(watch));
 	scan = systable_beginscan(rel, RelationGetPrimaryKeyIndex(rel), true, snapshot, 1, &key);
 	found = systable_getnext(scan);
-	if (HeapTupleIsValid(found) &&
-		may_have_written(DatumGetObjectId(column(found, rel, "relation"))))
-	{
-		is_ours = true;
-		if (wakes && DatumGetBool(column(found, rel, "waits")))
-			Async_Notify(CHANNEL, "");
-	}
+	if (HeapTupleIsValid(found))
+		relation = DatumGetObjectId(column(found, rel, "relation"));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	return is_ours;
+	return relation;
+}
+
+/*
+ * Forget what a change of a table may have made wrong.  A watch goes with its
+ * triggers, which changes its table.
+ */
+static void
+forget_watched(Datum arg, Oid changed)
+{
+	Watched   **link = &all_watched;
+
+	while (*link != NULL)
+	{
+		Watched    *entry = *link;
+
+		if (OidIsValid(changed) && changed != entry->relation)
+		{
+			link = &entry->next;
+			continue;
+		}
+		*link = entry->next;
+		pfree(entry);
+	}
+}
+
+/* Once a session, when the module is loaded */
+void
+store_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_watched, (Datum) 0);
+}
+
+/* Whether the watch is there, for a table of this transaction's */
+static bool
+is_watched(int32 watch, Oid schema)
+{
+	Watched    *entry;
+	Oid			relation;
+
+	for (entry = all_watched; entry != NULL; entry = entry->next)
+		if (entry->watch == watch)
+			return may_have_written(entry->relation);
+	relation = read_relation(watch, schema);
+	if (!OidIsValid(relation) || !may_have_written(relation))
+		return false;
+	entry = MemoryContextAlloc(TopMemoryContext, sizeof(Watched));
+	entry->watch = watch;
+	entry->relation = relation;
+	entry->next = all_watched;
+	all_watched = entry;
+	return true;
 }
 
 static void
@@ -112,23 +187,18 @@ set(Relation rel, Datum *values, bool *isnull, const char *name, Datum value)
 	isnull[at - 1] = false;
 }
 
-/* One row; `ids` 0 for none */
+/* One row of _note; `ids` 0 for none */
 static void
-insert(int32 watch, TimestampTz due_at, int size, Datum keys, Datum ids, bool wakes)
+insert(Oid schema, int32 watch, TimestampTz due_at, int size, Datum keys, Datum ids)
 {
-	Oid			schema = get_namespace_oid(SCHEMA, true);
-	Oid			relid,
-				numbers;
+	Oid			relid = get_relname_relid("_note", schema);
+	Oid			numbers = get_relname_relid("_note_id_seq", schema);
 	Relation	rel;
 	Datum		values[MaxHeapAttributeNumber];
 	bool		isnull[MaxHeapAttributeNumber];
 	TimestampTz now = GetCurrentTimestamp();
 	bool		read_only = XactReadOnly;
 
-	if (!OidIsValid(schema) || !is_watched(watch, schema, wakes))
-		return;
-	relid = get_relname_relid("_note", schema);
-	numbers = get_relname_relid("_note_id_seq", schema);
 	if (!OidIsValid(relid) || !OidIsValid(numbers))
 		return;
 	/* SET TRANSACTION READ ONLY may come behind the writes that are noted */
@@ -147,6 +217,33 @@ insert(int32 watch, TimestampTz due_at, int size, Datum keys, Datum ids, bool wa
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, isnull));
 	table_close(rel, RowExclusiveLock);
 	XactReadOnly = read_only;
+}
+
+/* One row of _new_note; false where the extension is of before it had one */
+static bool
+insert_new(Oid schema, int32 watch, int size, Datum keys, Datum ids)
+{
+	Oid			relid = get_relname_relid("_new_note", schema);
+	Relation	rel;
+	Datum		values[NEW_COLUMNS];
+	bool		isnull[NEW_COLUMNS] = {false};
+
+	if (!OidIsValid(relid))
+		return false;
+	rel = table_open(relid, RowExclusiveLock);
+	if (RelationGetNumberOfAttributes(rel) != NEW_COLUMNS)
+		elog(ERROR, "ml_udf: %s has %d columns, not %d", RelationGetRelationName(rel),
+			 RelationGetNumberOfAttributes(rel), NEW_COLUMNS);
+	values[NEW_WATCH] = Int32GetDatum(watch);
+	values[NEW_NOTED_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[NEW_SIZE] = Int32GetDatum(size);
+	values[NEW_KEYS] = keys;
+	values[NEW_IDS] = ids;
+	isnull[NEW_KEYS] = ids != 0;
+	isnull[NEW_IDS] = ids == 0;
+	simple_heap_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, isnull));
+	table_close(rel, RowExclusiveLock);
+	return true;
 }
 
 /*
@@ -169,22 +266,28 @@ ids_of(const Datum *keys, int count)
 										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
-/* One note of `count` keys from `first` on, at most NOTE_KEYS */
+/* One note of `count` keys from `first` on, at most NOTE_KEYS; at_commit: nothing comes behind it */
 void
-note_store(int32 watch, const NoteKeys *noted, int first, int count, bool wakes)
+note_store(int32 watch, const NoteKeys *noted, int first, int count, bool at_commit)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "ml_udf note",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext before = MemoryContextSwitchTo(context);
+	Oid			schema = get_namespace_oid(SCHEMA, true);
+	MemoryContext context,
+				before;
 	Datum	   *keys = noted->keys + first;
+	Datum		texts = 0,
+				ids = 0;
 
+	if (!OidIsValid(schema) || !is_watched(watch, schema))
+		return;
+	context = AllocSetContextCreate(CurrentMemoryContext, "ml_udf note", ALLOCSET_SMALL_SIZES);
+	before = MemoryContextSwitchTo(context);
 	if (noted->are_integers)
-		insert(watch, 0, count, PointerGetDatum(construct_empty_array(TEXTOID)),
-			   ids_of(keys, count), wakes);
+		ids = ids_of(keys, count);
 	else
-		insert(watch, 0, count,
-			   PointerGetDatum(construct_array(keys, count, TEXTOID, -1, false, TYPALIGN_INT)), 0,
-			   wakes);
+		texts = PointerGetDatum(construct_array(keys, count, TEXTOID, -1, false, TYPALIGN_INT));
+	if (!at_commit || !insert_new(schema, watch, count, texts, ids))
+		insert(schema, watch, 0, count,
+			   texts ? texts : PointerGetDatum(construct_empty_array(TEXTOID)), ids);
 	MemoryContextSwitchTo(before);
 	MemoryContextDelete(context);
 }
@@ -193,5 +296,8 @@ note_store(int32 watch, const NoteKeys *noted, int first, int count, bool wakes)
 void
 note_store_look(int32 watch)
 {
-	insert(watch, DT_NOBEGIN, 0, PointerGetDatum(construct_empty_array(TEXTOID)), 0, false);
+	Oid			schema = get_namespace_oid(SCHEMA, true);
+
+	if (OidIsValid(schema) && is_watched(watch, schema))
+		insert(schema, watch, DT_NOBEGIN, 0, PointerGetDatum(construct_empty_array(TEXTOID)), 0);
 }
