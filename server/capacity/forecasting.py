@@ -50,16 +50,18 @@ class RateForecast:
         noise = math.sqrt(max(self.level, 1.0)) * weight * math.sqrt(_TREND / (2 - _TREND))
         return self.trend if abs(self.trend) > _TREND_NOISE * noise else 0.0
 
-    def at(self, in_s: float, deviations: float = 0.0) -> float:
-        """Rows/s then, so many standard deviations above what is expected. Beyond 10 s nothing changes."""
+    def at(self, in_s: float) -> float:
+        """Rows/s expected then. Beyond 10 s nothing changes."""
+        return max(0.0, self.band(in_s)[0])
+
+    def band(self, in_s: float) -> tuple[float, float]:
+        """Rows/s expected then, below 0 where the trend leads there, and one standard deviation of that."""
         ahead_s = min(in_s, _FROZEN_S)
         grown = self.known_trend * _DAMPING * (1 - math.pow(_DAMPING, ahead_s)) / (1 - _DAMPING)
-        if not deviations:
-            return max(0.0, self.level + grown)
         weight = _weight(self.level)
         of_level = max(self.level, 1.0) * weight / (2 - weight)
         of_change = weight * weight * max(0.0, self.variance - self.level) * ahead_s
-        return max(0.0, self.level + grown + deviations * math.sqrt(of_level + of_change))
+        return self.level + grown, math.sqrt(of_level + of_change)
 
     def moved_to(self, rows_per_s: float) -> RateForecast:
         """After a jump that a part of a second has shown."""

@@ -9,6 +9,7 @@ horizon is InferLine's idea (Crankshaw et al., 2020); the decay of waiting times
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,10 @@ from server.capacity.forecasting import RateForecast
 
 __all__ = [
     "HORIZON_S",
-    "Outlook",
     "RatesAhead",
     "Serving",
     "cost_of",
-    "look_ahead",
+    "late_ahead",
     "rates_ahead",
     "tail_share",
 ]
@@ -28,6 +28,7 @@ __all__ = [
 HORIZON_S = 30.0
 # Seconds of each step: fine while copies load and the forecast moves.
 _STEPS_S = (*(1.0,) * 10, *(2.0,) * 10)
+_MIDDLES_S = tuple(sum(_STEPS_S[:place]) + step_s / 2 for place, step_s in enumerate(_STEPS_S))
 _PATHS = ((-1.0, 0.3), (0.0, 0.4), (1.0, 0.3))  # standard deviations off the forecast, and their weight
 _MOST_TAIL = 0.15
 _FINEST = 400
@@ -52,16 +53,6 @@ class Serving:
     until_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """late: rows expected over their goal in 30 s. cost: of 30 s. price_per_s, rows_per_s: at their end."""
-
-    late: float
-    cost: float
-    price_per_s: float
-    rows_per_s: float
-
-
 def cost_of(serving: Sequence[Serving]) -> tuple[float, float]:
     """Of the next 30 s, and a second at their end."""
     cost = sum(one.price_per_s * min(HORIZON_S, one.until_s) for one in serving)
@@ -70,49 +61,77 @@ def cost_of(serving: Sequence[Serving]) -> tuple[float, float]:
 
 def rates_ahead(forecast: RateForecast) -> RatesAhead:
     """The forecast at the middle of each step, on three paths with their weights."""
-    middles_s = [sum(_STEPS_S[:place]) + step_s / 2 for place, step_s in enumerate(_STEPS_S)]
+    bands = [forecast.band(middle_s) for middle_s in _MIDDLES_S]
     return tuple(
-        (weight, tuple(forecast.at(at_s, deviations) for at_s in middles_s)) for deviations, weight in _PATHS
+        (weight, tuple(max(0.0, rate + deviations * deviation) for rate, deviation in bands))
+        for deviations, weight in _PATHS
     )
 
 
-def look_ahead(serving: Sequence[Serving], ahead: RatesAhead, waiting: int, goal_s: float) -> Outlook:
-    """With these copies, where so many rows wait already. goal_s: finite."""
-    cost, price_per_s = cost_of(serving)
+def late_ahead(
+    serving: Sequence[Serving], ahead: RatesAhead, waiting: int, goal_s: float, most_late: float = math.inf
+) -> float:
+    """Rows expected over their goal in the next 30 s, where so many wait already. goal_s: finite.
+
+    most_late: where it is more, it does not matter how much more, and some paths may be left out.
+    """
     stages = _stages(serving, goal_s)
-    late = sum(weight * _late(stages, rates, waiting, goal_s) for weight, rates in ahead)
-    return Outlook(late, cost, price_per_s, stages[-1][0])
+    late = 0.0
+    for weight, rates in ahead:
+        late += weight * _late(stages, rates, waiting, goal_s)
+        if late > most_late:
+            break
+    return late
 
 
 _Stage = tuple[float, int, float]  # rows/s, copies, seconds that a row may wait
 
 
 def _stages(serving: Sequence[Serving], goal_s: float) -> list[_Stage]:
-    """At each step's middle."""
+    """At each step's middle. Between two changes of the copies it is one and the same object."""
+    changes_s = sorted(
+        {at_s for one in serving for at_s in (one.from_s, one.until_s) if at_s > _MIDDLES_S[0]}
+    )
     found: list[_Stage] = []
-    at_s = 0.0
-    for step_s in _STEPS_S:
-        middle_s = at_s + step_s / 2
+    while len(found) < len(_MIDDLES_S):
+        middle_s = _MIDDLES_S[len(found)]
         there = [one for one in serving if one.from_s <= middle_s < one.until_s]
-        rows_per_s = sum(one.rows_per_s for one in there)
-        slowest_s = max((one.batch_s for one in there), default=0.0)
-        found.append((rows_per_s, len(there), max(0.0, goal_s - slowest_s)))
-        at_s += step_s
+        slowest_s = max([one.batch_s for one in there], default=0.0)
+        stage = (sum([one.rows_per_s for one in there]), len(there), max(0.0, goal_s - slowest_s))
+        while changes_s and changes_s[0] <= middle_s:
+            del changes_s[0]
+        until_s = changes_s[0] if changes_s else math.inf
+        found += [stage] * (bisect_left(_MIDDLES_S, until_s) - len(found))
     return found
 
 
 def _late(stages: Sequence[_Stage], rates: Sequence[float], waiting: int, goal_s: float) -> float:
+    """Rows that are late on one path.
+
+    Of steps in which nothing changes all but the first are taken as one. That is the same: after the first,
+    nothing waits above the bound, so what comes above it grows with the time, or nothing does.
+    """
     backlog, late = float(waiting), 0.0
-    for (gives, copies, slack_s), comes, step_s in zip(stages, rates, _STEPS_S, strict=True):
-        backlog += (comes - gives) * step_s
+    place, steps = 0, len(stages)
+    while place < steps:
+        stage, comes, first_s = stages[place], rates[place], _STEPS_S[place]
+        place += 1
+        others_s = 0.0
+        while place < steps and stages[place] is stage and rates[place] == comes:
+            others_s += _STEPS_S[place]
+            place += 1
+        gives, copies, slack_s = stage
         bound = gives * slack_s if gives else comes * goal_s
-        if backlog > bound:
-            late += backlog - bound
-            backlog = bound
-        elif backlog < 0:
-            backlog = 0.0
+        for for_s in (first_s, others_s) if others_s else (first_s,):
+            backlog += (comes - gives) * for_s
+            if backlog > bound:
+                late += backlog - bound
+                backlog = bound
+            elif backlog < 0:
+                backlog = 0.0
         if 0 < comes < gives:
-            late += comes * step_s * tail_share(comes / gives, copies, gives * slack_s)
+            share = tail_share(comes / gives, copies, gives * slack_s)
+            late += comes * (first_s + others_s) * share
     return late
 
 

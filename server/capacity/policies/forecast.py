@@ -9,7 +9,7 @@ less. An option is worth
 
 What makes fewer rows late is done at once, where it is over five times dearer on the second time or at a
 jump. What saves is done when it has saved over 3 % five times running. P follows what has become of the
-rows: up while more than .8 % of the last five minutes' were late, slowly down again otherwise.
+rows: up while more than .8 % of the last five minutes' were late and still are, else slowly down again.
 `forecast-warm` keeps copies that leave in host memory after a peak, where that is worth it.
 """
 
@@ -26,7 +26,7 @@ from server.capacity.outlook import (
     RatesAhead,
     Serving,
     cost_of,
-    look_ahead,
+    late_ahead,
     rates_ahead,
 )
 from server.capacity.policy import (
@@ -54,17 +54,18 @@ _DECIDES_S = 2.0
 _SAMPLE_S = 1.0
 _TIMES, _TIMES_WARM = 5, 3  # running that a saving is seen before it is done
 _SAVES = 0.03  # of an option's worth, at least
-_SAVES_ROWS = 1.0  # and what so many late rows cost at first
+_SAVES_ROWS, _SAVES_ROWS_SHARED = 1.0, 50.0  # and what so many late rows cost at first
 _GAINS = 0.15  # of what there is costs: gained at least, where fewer rows are late
-_GAINS_ROWS = 5.0  # and what so many late rows cost
+# And what so many late rows cost at first. Where functions share devices each step disturbs the others.
+_GAINS_ROWS, _GAINS_ROWS_SHARED = 5.0, 60.0
 _DEAR = 5.0  # times what there is: such a step is thought over once
 _PEAK_S, _PEAK_BUCKET_S = 120.0, 5.0
 _LATE_S, _LATE_BUCKET_S = 300.0, 10.0
+_LATE_NOW_S = 30.0
 _LATE_SHARE = 0.008
 _PRICE_UP, _PRICE_DOWN, _PRICE_MOST = 1.03, 0.98, 100.0
 _LATE_ROW_S = 1 / 3  # of the dearest copy's time: what a late row costs at least
 _LATE_ROW_ROWS = 30.0  # and so many rows on any copy
-_SHARED = 10.0  # times that on devices that functions share: nobody sees what he does to his neighbours
 _ENDLESS_S = HORIZON_S  # the goal of rows that have none: they may wait, but the queue may not grow for ever
 _LEAST_SHARE = 0.05  # of a worker that its other functions leave
 
@@ -188,6 +189,16 @@ def _note_late(late: list[list[float]], now_s: float, load: FunctionLoad) -> Non
     if not late or now_s - late[-1][0] >= _LATE_BUCKET_S:
         late.append([now_s, load.arrived, load.late])
         late[:] = [one for one in late if now_s - one[0] <= _LATE_S]
+
+
+def _many_late(load: FunctionLoad, since: Sequence[float]) -> bool:
+    """Whether more of its rows since then were late than chance makes of the share that may be."""
+    _, arrived, late = since
+    rows = load.arrived - arrived
+    if rows <= 0:
+        return False
+    bound = _LATE_SHARE + 2 * math.sqrt(_LATE_SHARE * (1 - _LATE_SHARE) / rows)
+    return (load.late - late) / rows > bound
 
 
 class _Round:
@@ -325,11 +336,14 @@ class _Round:
                 ahead_s = max(ahead_s, copy.ready_s - self._fleet.now_s)
         return takes_s + ahead_s
 
-    def _late_row_price(self, choices: Sequence[Variant], seen: _Seen, function: str) -> float:
+    def _late_row_price(self, choices: Sequence[Variant], seen: _Seen) -> float:
         prices = [(one, self._price(one) + self._worker_price(one.device)) for one in choices]
         dearest = max(max(_LATE_ROW_S, _LATE_ROW_ROWS / one.rows_per_s) * price for one, price in prices)
-        shared = any(len(self._busy[worker]) > 1 for _, worker in self._copies[function])
-        return dearest * (_SHARED if shared else 1.0) * seen.price
+        return dearest * seen.price
+
+    def _shares(self, function: str) -> bool:
+        """Whether other functions have copies on its workers."""
+        return any(len(self._busy[worker]) > 1 for _, worker in self._copies[function])
 
     # ── one function ─────────────────────────────────────────────────────────────────────────────────
 
@@ -344,23 +358,28 @@ class _Round:
         if due:
             self._follow_late_rows(load, seen)
         goal_s = min(load.goal_s, _ENDLESS_S)
-        late_price = self._late_row_price(choices, seen, load.name)
+        late_price = self._late_row_price(choices, seen)
         ahead = rates_ahead(seen.forecast)
         peak = max(one[1] for one in seen.peaks)
         worth = _Worth(ahead, load.waiting, goal_s, late_price, peak)
         nothing = _Option((), self._as_is(load))
         found = worth.of(nothing, self._reload_s(load, choices))
         best: tuple[float, float, _Option] | None = None
-        gain = max(_GAINS * worth.least(nothing), _GAINS_ROWS * late_price)
+        shares = self._shares(load.name)
+        gain_rows, saving_rows = (
+            (_GAINS_ROWS_SHARED, _SAVES_ROWS_SHARED) if shares else (_GAINS_ROWS, _SAVES_ROWS)
+        )
+        gain = max(_GAINS * worth.least(nothing), gain_rows * late_price / seen.price)
+        saving = max(_SAVES * found[0], saving_rows * late_price / seen.price)
         spends = found[0] - worth.least(nothing) >= gain  # else nothing that costs more can be worth it
         for option in self._options(load, choices, spends=spends):
             bound = best[0] if best else found[0]
             if worth.least(option) >= bound:
                 continue
-            value, late = worth.of(option, self._reload_s(load, choices, option))
+            value, late = worth.of(option, self._reload_s(load, choices, option), bound)
             if value < bound:
                 best = (value, late, option)
-        actions = self._done(load.name, found, best, nothing, gain, late_price, due=due)
+        actions = self._done(load.name, found, best, nothing, gain, saving, due=due)
         return actions or (self._insured(load, choices) if due and self._keep_warm else [])
 
     def _insured(self, load: FunctionLoad, choices: Sequence[Variant]) -> list[Action]:
@@ -400,22 +419,18 @@ class _Round:
         best: tuple[float, float, _Option] | None,
         nothing: _Option,
         gain: float,
-        late_price: float,
+        saving: float,
         *,
         due: bool,
     ) -> list[Action]:
-        """The best option's actions, if it is time for them."""
+        """The best option's actions, if it is time for them. gain, saving: what it must be worth at least."""
         seen = self._functions[function]
         gained = found[0] - best[0] if best else 0.0
         fewer_late = best is not None and best[1] < found[1] - 1e-9
         if fewer_late and gained < gain:
             seen.dear = 0
             return []
-        saves = (
-            best is not None
-            and not fewer_late
-            and gained > max(_SAVES * found[0], _SAVES_ROWS * late_price / seen.price)
-        )
+        saves = best is not None and not fewer_late and gained > saving
         if due:
             seen.saving = seen.saving + 1 if saves else 0
         if best is None or not (fewer_late or saves):
@@ -451,14 +466,14 @@ class _Round:
         return wanted
 
     def _follow_late_rows(self, load: FunctionLoad, seen: _Seen) -> None:
-        """P up or down, by the last five minutes."""
-        _, arrived, late = seen.late[0]
-        rows, share = load.arrived - arrived, 0.0
-        if rows > 0:
-            share = (load.late - late) / rows
-        bound = _LATE_SHARE + 2 * math.sqrt(_LATE_SHARE * (1 - _LATE_SHARE) / max(1, rows))
-        times = _PRICE_UP if share > bound else _PRICE_DOWN
-        seen.price = min(_PRICE_MOST, max(1.0, seen.price * times))
+        """P up, where too many rows were late in the last five minutes and still are; else down.
+
+        Of late rows that are over and done with a higher price brings none back.
+        """
+        now_s = self._fleet.now_s
+        of_late = next((one for one in seen.late if now_s - one[0] <= _LATE_NOW_S), seen.late[-1])
+        many = _many_late(load, seen.late[0]) and _many_late(load, of_late)
+        seen.price = min(_PRICE_MOST, max(1.0, seen.price * (_PRICE_UP if many else _PRICE_DOWN)))
 
     def _as_is(self, load: FunctionLoad) -> tuple[Serving, ...]:
         """Its copies if nothing is done."""
@@ -592,12 +607,15 @@ class _Round:
             yield _Option((*more, last), staying + leaving + coming, sum(one.price_per_s for one in waits))
 
     def _removals(self, load: FunctionLoad) -> Iterable[_Option]:
+        """One copy less; where there are more, one copy that is ready is left alone."""
         copies = self._copies[load.name]
-        if len(copies) > 1:
-            for place in copies:
-                rest = self._without(load, frozenset([place]))
-                why = self._why(load)
-                yield _Option((Drop(*place, reason=why),), rest)
+        groups: list[tuple[tuple[str, str], ...]] = [(place,) for place in copies] if len(copies) > 1 else []
+        if len(copies) > 2:
+            groups += [tuple(one for one in copies if one != kept) for kept in copies]
+        for group in groups:
+            rest = self._without(load, frozenset(group))
+            why = self._why(load)
+            yield _Option(tuple(Drop(*place, reason=why) for place in group), rest)
 
     def _places(self, variant: Variant, without: set[str]) -> list[Worker]:
         """Where a copy may go: host memory that holds it first, then the quietest."""
@@ -680,7 +698,7 @@ class _Round:
                 rates_ahead(seen.forecast),
                 load.waiting,
                 min(load.goal_s, _ENDLESS_S),
-                self._late_row_price(choices, seen, function),
+                self._late_row_price(choices, seen),
                 max(one[1] for one in seen.peaks),
             )
             as_is = worth.of(_Option((), self._as_is(load)), self._reload_s(load, choices))
@@ -724,9 +742,13 @@ class _Worth:
         cost, price_per_s = cost_of(option.serving)
         return cost + HORIZON_S * price_per_s + 2 * HORIZON_S * option.extra_per_s
 
-    def of(self, option: _Option, reload_s: float) -> tuple[float, float]:
-        """Its worth, less is better, and the rows expected to be late."""
-        seen = look_ahead(option.serving, self.ahead, self.waiting, self.goal_s)
-        again = HORIZON_S / _PEAK_S * max(0.0, self.peak - seen.rows_per_s) * reload_s
-        costs = seen.cost + HORIZON_S * seen.price_per_s + 2 * HORIZON_S * option.extra_per_s
-        return costs + self.late_price * (seen.late + again), seen.late
+    def of(self, option: _Option, reload_s: float, most: float = math.inf) -> tuple[float, float]:
+        """Its worth, less is better, and the rows expected to be late. most: one above it may be too low."""
+        gives = sum(one.rows_per_s for one in option.serving if one.until_s > HORIZON_S)
+        again = HORIZON_S / _PEAK_S * max(0.0, self.peak - gives) * reload_s
+        least = self.least(option) + self.late_price * again
+        most_late = (most - least) / self.late_price if self.late_price else math.inf
+        if most_late <= 0:
+            return least, 0.0
+        late = late_ahead(option.serving, self.ahead, self.waiting, self.goal_s, most_late)
+        return least + self.late_price * late, late

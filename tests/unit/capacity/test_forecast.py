@@ -79,6 +79,21 @@ def test_late_rows_raise_their_price_and_time_lowers_it():
     assert run.run([5.0] * 700).state["functions"]["f"]["price"] < risen
 
 
+def test_of_late_rows_that_are_over_the_price_rises_no_further():
+    run = driven(CPU_0).run([5.0] * 60, late=0.4)
+    risen = run.state["functions"]["f"]["price"]
+    after_a_minute = run.run([5.0] * 60).state["functions"]["f"]["price"]
+    assert 1.0 < after_a_minute < risen  # though of the last five minutes' rows many were late
+
+
+def test_copies_that_a_larger_one_makes_needless_leave_together():
+    devices = {**DEVICES, "cpu": replace(DEVICES["cpu"], price_per_gb_s=1.6)}  # one alone saves too little
+    there = fleet(GPU_0, CPU_0, Copy("f/cpu", "cpu-1"), devices=devices)
+    run = Driven(Forecast(), there).run([200.0] * 30)
+    assert [(at_s, one.kind) for at_s, one in run.done] == [(run.done[0][0], "drop")] * 2
+    assert [one.variant for one in run.fleet.copies] == ["f/gpu-1"]
+
+
 def test_after_a_peak_a_variant_waits_in_host_memory():
     run = driven(GPU_0, keep_warm=True).run([200.0] * 20 + [3.0] * 40)
     assert [one.state for one in run.fleet.copies if one.variant != "f/cpu"] == ["warm"]

@@ -44,10 +44,11 @@ def test_a_jump_is_believed_at_once_and_is_no_trend():
     assert forecast.at(30.0) == pytest.approx(forecast.level)
 
 
-def test_paths_open_up_around_the_forecast_and_never_fall_below_nothing():
-    forecast = after([4.0, 9.0, 0.0, 2.0, 5.0], 4.0)
-    assert 0 <= forecast.at(5.0, -1.0) < forecast.at(5.0) < forecast.at(5.0, 1.0)
-    assert forecast.at(5.0, -99.0) == 0.0
+def test_a_forecast_opens_up_and_never_falls_below_nothing():
+    rate, deviation = after([4.0, 9.0, 0.0, 2.0, 5.0], 4.0).band(5.0)
+    assert rate > 0
+    assert 0 < deviation < after([4.0, 9.0, 0.0, 2.0, 5.0], 4.0).band(9.0)[1]
+    assert after([40.0, 30.0, 20.0, 10.0, 0.0, 0.0], 50.0).at(10.0) >= 0.0
 
 
 def test_nothing_comes_and_nothing_is_expected():

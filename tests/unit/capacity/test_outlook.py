@@ -4,44 +4,61 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 
 import numpy
 import pytest
 
 from server.capacity.forecasting import RateForecast
-from server.capacity.outlook import Serving, cost_of, look_ahead, rates_ahead, tail_share
+from server.capacity.outlook import Serving, cost_of, late_ahead, rates_ahead, tail_share
 
 STEADY = rates_ahead(RateForecast(100.0, 0.0, 100.0))
 
 
 def test_enough_copies_make_nothing_late():
-    seen = look_ahead([Serving(500.0, 0.01, 1.0)], STEADY, 0, 0.5)
-    assert seen.late == pytest.approx(0.0, abs=1e-3)
-    assert (seen.cost, seen.price_per_s, seen.rows_per_s) == (30.0, 1.0, 500.0)
+    assert late_ahead([Serving(500.0, 0.01, 1.0)], STEADY, 0, 0.5) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_what_flows_in_above_what_flows_out_is_late():
-    seen = look_ahead([Serving(60.0, 0.01, 1.0)], STEADY, 0, 0.5)
-    assert seen.late == pytest.approx(30 * 40 - 60 * 0.49, rel=0.05)
+    late = late_ahead([Serving(60.0, 0.01, 1.0)], STEADY, 0, 0.5)
+    assert late == pytest.approx(30 * 40 - 60 * 0.49, rel=0.05)
 
 
 def test_without_a_copy_all_rows_are_late():
-    assert look_ahead([], STEADY, 0, 0.5).late == pytest.approx(30 * 100, rel=0.05)
+    assert late_ahead([], STEADY, 0, 0.5) == pytest.approx(30 * 100, rel=0.05)
 
 
 def test_a_copy_counts_from_when_it_is_ready_and_costs_from_now():
     old = Serving(60.0, 0.01, 1.0, until_s=6.0)
     new = Serving(500.0, 0.01, 5.0, from_s=6.0)
-    seen = look_ahead([old, new], STEADY, 0, 0.5)
-    assert seen.late == pytest.approx(6 * 40, rel=0.2)
-    assert seen.cost == pytest.approx(6 * 1.0 + 30 * 5.0)
-    assert seen.price_per_s == 5.0
-    assert cost_of([old, new]) == (seen.cost, seen.price_per_s)
+    assert late_ahead([old, new], STEADY, 0, 0.5) == pytest.approx(6 * 40, rel=0.2)
+    assert cost_of([old, new]) == pytest.approx((6 * 1.0 + 30 * 5.0, 5.0))
 
 
 def test_rows_that_wait_already_are_seen():
     few = [Serving(110.0, 0.01, 1.0)]
-    assert look_ahead(few, STEADY, 500, 0.5).late > look_ahead(few, STEADY, 0, 0.5).late + 300
+    assert late_ahead(few, STEADY, 500, 0.5) > late_ahead(few, STEADY, 0, 0.5) + 300
+
+
+@pytest.mark.parametrize("waiting", [0, 30, 400])
+@pytest.mark.parametrize("changes_s", [(), (3.0,), (0.2, 12.5), (7.0, 29.9), (31.0,)])
+def test_steps_taken_together_say_the_same_as_one_after_the_other(changes_s: tuple[float, ...], waiting: int):
+    times_s = (0.0, *changes_s, math.inf)
+    serving = [
+        Serving(60.0 + 35 * number, 0.01 * (1 + number), 1.0, since_s, until_s)
+        for number, (since_s, until_s) in enumerate(itertools.pairwise(times_s))
+    ]
+    together = late_ahead(serving, STEADY, waiting, 0.5)
+    nearly = tuple(
+        (weight, tuple(rate * (1 + 1e-12 * place) for place, rate in enumerate(rates)))
+        for weight, rates in STEADY
+    )  # no two steps are alike
+    assert together == pytest.approx(late_ahead(serving, nearly, waiting, 0.5), rel=1e-6, abs=1e-6)
+
+
+def test_where_it_is_too_much_already_the_rest_is_left_out():
+    few = [Serving(60.0, 0.01, 1.0)]
+    assert 100 < late_ahead(few, STEADY, 0, 0.5, most_late=100) < late_ahead(few, STEADY, 0, 0.5)
 
 
 def test_the_tail_grows_with_utilization_and_falls_with_patience_and_copies():
