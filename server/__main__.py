@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import check_device, device_names
 from server.capacity.policies.by_name import POLICIES as CAPACITY_POLICIES
+from server.http.native.choice import FRONTS, FrontMissing, choose_front
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.policies.by_name import POLICIES
@@ -84,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ask_token is not None and ask_token == token:
             raise SettingsError("--ask-token-file holds the token of --token-file; it must be another one")
         tls = _tls(settings)
-    except SettingsError as error:
+        front = choose_front(settings.front, has_tls=tls is not None)
+    except (SettingsError, FrontMissing) as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # before there is a log
         return 2
     # Here, so that `--help` and a wrong setting answer at once.
@@ -116,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             idle_s=settings.idle_timeout_s,
             slow_s=settings.slow_timeout_s,
         ),
+        native=front.name == "native",
     )
     listener.run()
     if app.ended_by:
@@ -181,6 +184,8 @@ def _check(settings: Settings) -> None:
             f"--max-feedback-labels {settings.max_feedback_labels} is less than one request may bring, "
             f"--max-rows {settings.max_rows}: a request that is sent again would count twice"
         )
+    if settings.front not in FRONTS:
+        raise SettingsError(f"--front {settings.front!r} is not known; known: {', '.join(FRONTS)}")
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
     wrong = [name for name in settings.allowed_host if not _HOST_NAME.fullmatch(name)]

@@ -59,6 +59,10 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address to listen on; beyond loopback a token is required")
     port: int = _setting(8080, "port to listen on; 0 picks a free one")
+    front: str = _setting(
+        "auto",
+        "what reads the connections: native, in C, where it is built; python; auto, which is python as yet",
+    )
     port_file: Path | None = _setting(None, "file that receives the port once the server answers")
     home: Path = _setting(Path("~/.ml_udf"), "folder of everything durable: registry, models, functions")
     home_group: str = _setting(

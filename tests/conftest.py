@@ -15,6 +15,7 @@ from ml_udf.cli import pg_extension
 from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
+from server.http.native.build import NotBuilt, build, is_current
 from tests.callback_errors import expected_callback_errors, no_callback_errors
 from tests.inference_server import InferenceServer
 from tests.server_forks import ServerForks
@@ -86,6 +87,17 @@ def servers_forked() -> Iterator[None]:
     yield
     InferenceServer.forks = None
     forks.close()
+
+
+@pytest.fixture(scope="session")
+def native_front(shared_folder: Path) -> None:
+    """The native front's module, of the sources that are here; whoever needs it is left out where it cannot be."""
+    with locked(shared_folder / "native-front.lock"):
+        try:
+            if not is_current():
+                build()
+        except NotBuilt as error:
+            pytest.skip(f"the native front is left out: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -95,9 +95,13 @@ class Connections:
         if len(self.open) >= self.limits.connections:
             return False
         self.open.add(connection)
+        self.look_soon()
+        return True
+
+    def look_soon(self) -> None:
+        """Look at all of them from now on, once a second."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
-        return True
 
     def start(self, exchange: AsgiExchange) -> None:
         """Run the framework's part of a request."""
@@ -111,7 +115,7 @@ class Connections:
         for connection in list(self.open):
             connection.look(now_s)
         if self.open:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+            self.look_soon()
 
 
 @dataclass(slots=True)
@@ -222,6 +226,11 @@ class Connection(asyncio.Protocol):
             self._writable.set()
         if self._at == _HEAD:
             self._go_on()
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether nothing is under way and nothing that came is left to read."""
+        return self._at == _HEAD and not self._held
 
     # ── the listener ────────────────────────────────────────────────────────────────────────────────
 

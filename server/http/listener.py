@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -27,6 +27,9 @@ from starlette.types import ASGIApp
 from server.http.application import Application
 from server.http.connection import Connection, ConnectionLimits, Connections
 from server.http.tls import Tls, TlsError
+
+if TYPE_CHECKING:
+    from server.http.native.acceptor import Acceptor
 
 __all__ = ["Listener", "Running"]
 
@@ -63,7 +66,9 @@ class Listener(uvicorn.Server):
         port_file: Path | None = None,
         tls: Tls | None = None,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
+        native: bool = False,
     ) -> None:
+        """native: by the front of server/http/native, which has to be built and speaks no TLS."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -82,6 +87,7 @@ class Listener(uvicorn.Server):
         )
         self._tls = tls
         self._limits = limits
+        self._native = native
         self._port_file = port_file
         self._running: Running | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -105,15 +111,8 @@ class Listener(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(_NOT_STARTED)
         running = self._running = cast(Running, self.lifespan.state)
-        self._connections = Connections(
-            running["application"],
-            self._limits,
-            default_headers=lambda: self.server_state.default_headers,
-            open_ones=self.server_state.connections,
-            tasks=self.server_state.tasks,
-        )
         try:
-            server = await self._listen(self._tls, host=self.config.host, port=self.config.port)
+            server = await self._first_server(running["application"])
         except OSError as exc:
             log.error("cannot listen on %s:%d: %s", self.config.host, self.config.port, exc)
             await self.lifespan.shutdown()
@@ -146,6 +145,27 @@ class Listener(uvicorn.Server):
         """Drain, then end; on the event loop."""
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain_and_exit())
+
+    async def _first_server(self, application: Application) -> asyncio.Server | Acceptor:
+        shared: dict[str, Any] = {
+            "default_headers": lambda: self.server_state.default_headers,
+            "open_ones": self.server_state.connections,
+            "tasks": self.server_state.tasks,
+        }
+        host, port = self.config.host, self.config.port
+        if not self._native:
+            self._connections = Connections(application, self._limits, **shared)
+            return await self._listen(self._tls, host=host, port=port)
+        # Here: where it is not built, nothing of it can be imported.
+        from server.http.native.acceptor import Acceptor
+        from server.http.native.connections import NativeConnections
+
+        native = self._connections = NativeConnections(application, self._limits, **shared)
+        try:
+            return await Acceptor.listen(native, host, port, _BACKLOG)
+        except OSError:
+            native.shutdown()
+            raise
 
     async def _listen(self, tls: Tls | None, **where: Any) -> asyncio.Server:  # noqa: ANN401  # as create_server's
         assert self._loop is not None and self._connections is not None  # noqa: PT018

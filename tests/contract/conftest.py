@@ -52,6 +52,18 @@ def server(open_folder: Path, photos: Path) -> Iterator[InferenceServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def native_server(open_folder: Path, photos: Path, native_front: None) -> Iterator[InferenceServer]:
+    """What the protocol's own tests ask of `server`, behind the native front."""
+    made = open_folder / "made_for_native"
+    with inference_server(open_folder / "native", media_roots=[photos], flags=["--front=native"]) as running:
+        running.deploy(hashing_model(made, "text_hash"), "udf_text")
+        running.deploy(image_model(made, "photo_net"), "udf_photo")
+        running.deploy(hashing_model(made, "slow_hash", delay_ms=10_000), "udf_slow")
+        running.deploy(hashing_model(made, "photo_hash", form="path"))
+        yield running
+
+
 @pytest.fixture(params=["http", "local"])
 def endpoint(request: pytest.FixtureRequest, server: InferenceServer, photos: Path) -> str:
     return server.url if request.param == "http" else f"local:{server.home}?media_root={photos}"

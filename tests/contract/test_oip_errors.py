@@ -14,6 +14,12 @@ from tests.inference_server import InferenceServer
 INFER = "/v2/models/udf_text/infer"
 
 
+@pytest.fixture(scope="module", params=["python", "native"])
+def server(request: pytest.FixtureRequest, server: InferenceServer) -> InferenceServer:
+    """Either front."""
+    return server if request.param == "python" else request.getfixturevalue("native_server")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [

@@ -1,0 +1,274 @@
+"""All connections of a listener whose sockets are the native front's, and how their requests are answered.
+
+    Front.turn → a request whose head is known → Application.answer → Front.reply
+               → bytes that are not            → HandedConnection (handed.py), which teaches the head
+
+A known head is one that `Connection` has parsed and the application has admitted: its likes differ in the
+digits of their length alone. Whether it is still admitted is asked of every request. On one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from server.http.application import Admitted, Application, RequestInProgress, WholeRequest
+from server.http.asgi_exchange import STATUS_LINES
+from server.http.connection import Connection, ConnectionLimits, Connections
+from server.http.native._front import BYTES, ENDED, LOST, REQUEST, WRITABLE, Front
+from server.http.native.handed import HandedConnection, HandedTransport
+from server.http.request_head import Head
+
+__all__ = ["NativeConnections"]
+
+log = logging.getLogger("ml_udf.server")
+
+_HEADS = 1024  # that are known at a time
+_ORDINARY_BYTES = 1 << 20  # a larger body goes the other way
+_REPLY_HEADS = 256  # kept ready
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A head that was admitted. before, after: what stands around the digits of its length."""
+
+    admitted: Admitted
+    headers: Mapping[bytes, bytes]
+    before: bytes
+    after: bytes
+
+
+@dataclass(slots=True)
+class _ReplyHeads:
+    """Beginnings of replies, written once a second: the date is in them."""
+
+    lines: object = None
+    ready: dict[tuple[Any, ...], bytes] = field(default_factory=dict)
+
+    def of(
+        self, status: int, headers: Mapping[str, str], closes: bool, lines: Iterable[tuple[bytes, bytes]]
+    ) -> bytes:
+        """Everything of a reply's head but the length of its body, which comes last."""
+        if lines is not self.lines or len(self.ready) > _REPLY_HEADS:
+            self.lines, self.ready = lines, {}
+        key = (status, closes, *headers.items())
+        found = self.ready.get(key)
+        if found is None:
+            parts = [STATUS_LINES[status]]
+            for name, value in lines:
+                parts += (name, b": ", value, b"\r\n")
+            parts += [f"{name.lower()}: {text}\r\n".encode("latin-1") for name, text in headers.items()]
+            if closes:
+                parts.append(b"connection: close\r\n")
+            found = self.ready[key] = b"".join(parts)
+        return found
+
+
+class NativeConnections(Connections):
+    """As `Connections`; clients come by `adopt`. It stands among its own open ones until it is shut down."""
+
+    def __init__(
+        self,
+        application: Application,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
+        *,
+        default_headers: Callable[[], Iterable[tuple[bytes, bytes]]] = tuple,
+        open_ones: set[Any] | None = None,
+        tasks: set[asyncio.Task[None]] | None = None,
+    ) -> None:
+        self._handed_bytes = 0
+        self._front = Front(
+            held_bytes=limits.held_bytes,
+            ordinary_bytes=_ORDINARY_BYTES,
+            heads=_HEADS,
+            head_s=limits.head_s,
+            idle_s=limits.idle_s,
+            slow_s=limits.slow_s,
+            least_bytes_per_s=limits.least_bytes_per_s,
+        )
+        super().__init__(
+            application, limits, default_headers=default_headers, open_ones=open_ones, tasks=tasks
+        )
+        self._waiting: dict[int, RequestInProgress | None] = {}
+        self._handed: dict[int, tuple[HandedConnection, HandedTransport]] = {}
+        self._reply_heads = _ReplyHeads()
+        self._is_flushing = False
+        self._is_closing = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._front.fileno(), self._turn)
+        self.open.add(self)
+        self.look_soon()
+
+    @property
+    def held_bytes(self) -> int:  # type: ignore[override]  # the front's count too
+        """Bytes of bodies that are not whole, whoever reads them."""
+        return self._front.counts()["held_bytes"] + self._handed_bytes
+
+    @held_bytes.setter
+    def held_bytes(self, held_bytes: int) -> None:
+        self._handed_bytes = held_bytes - self._front.counts()["held_bytes"]
+        self._front.hold_elsewhere(self._handed_bytes)
+
+    def counts(self) -> Mapping[str, int]:
+        """How many connections there are, and how many requests went which way."""
+        return self._front.counts()  # type: ignore[return-value]  # its values are whole numbers
+
+    def adopt(self, client: socket.socket) -> None:
+        """A client that has connected; its socket is the front's from here on."""
+        address, port = "", 0
+        if client.family in (socket.AF_INET, socket.AF_INET6):
+            address, port = client.getpeername()[:2]
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setblocking(False)
+        id_ = self._front.adopt(client.fileno(), address.encode(), port)
+        client.detach()
+        if self._front.counts()["connections"] > self.limits.connections:
+            self._front.hand_over(id_)
+            self._hand(id_)  # which refuses it
+
+    def add(self, connection: Connection) -> bool:
+        """See `Connections`: the sockets are counted, not who reads them."""
+        self.open.add(connection)
+        return self._front.counts()["connections"] <= self.limits.connections
+
+    def look(self, now_s: float) -> None:
+        """End what takes too long; those that are handed over are looked at by themselves."""
+        for kind, id_, first, second in self._front.look(now_s):
+            if kind == BYTES:
+                self._bytes(id_, first, second)
+            else:
+                log.warning("reply not read client=%s bytes=%d", first.decode(), second)
+
+    def shutdown(self) -> None:
+        """No more requests; those under way are answered."""
+        self._is_closing = True
+        self._front.shutdown()
+        for connection, _ in list(self._handed.values()):
+            connection.shutdown()
+        self._end_if_empty()
+
+    # ── handed.Teacher ──────────────────────────────────────────────────────────────────────────────
+
+    def learn(self, id_: int, head: Head, admitted: Admitted, before: bytes, after: bytes) -> None:
+        """See `handed.Teacher`."""
+        if not head.keep_alive or head.http_1_0 or head.method != "POST" or b"expect" in head.headers:
+            return
+        known = _Known(admitted, head.headers, before, after)
+        raw = b"%b1%b" % (before, after)
+        place = self._front.learn(id_, raw, known, admitted.limit_bytes)
+        if place is not None and place != (len(before), len(before) + 1):
+            self._front.forget(known)  # two readings of one head: such are read by Python each time
+
+    def take_back(self, id_: int) -> bool:
+        """See `handed.Teacher`."""
+        if not self._front.take_back(id_):
+            return False
+        connection, transport = self._handed.pop(id_)
+        transport.let_go()
+        self.open.discard(connection)
+        return True
+
+    # ── what the front tells ────────────────────────────────────────────────────────────────────────
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        for kind, id_, first, second in self._front.turn():
+            try:
+                if kind == REQUEST:
+                    self._asked(id_, first, second, now_s)
+                elif kind == BYTES:
+                    self._bytes(id_, first, second)
+                elif kind == ENDED:
+                    self._end(id_)
+                elif kind == WRITABLE:
+                    self._writable(id_)
+                elif kind == LOST:
+                    self._lost(id_)
+            except Exception as error:
+                self._loop.call_exception_handler(
+                    {"message": "a request could not be taken from the native front", "exception": error}
+                )
+                self._front.abort(id_)
+        if self._is_closing:
+            self._end_if_empty()
+
+    def _asked(self, id_: int, known: _Known, body: bytes, now_s: float) -> None:
+        if not self.application.still_admits(known.admitted):
+            self._front.forget(known)
+            raw = b"%b%d%b%b" % (known.before, len(body), known.after, body)
+            ahead = self._front.hand_over(id_)
+            if ahead is not None:
+                self._hand(id_).data_received(raw + ahead)
+            return
+        admitted = known.admitted
+        self._waiting[id_] = None
+        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller)
+        waiting = self.application.answer(request, partial(self._reply, id_))
+        if id_ in self._waiting:
+            self._waiting[id_] = waiting
+
+    def _reply(self, id_: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        if self._waiting.pop(id_, _MISSING) is _MISSING:
+            return  # its client has gone
+        head = self._reply_heads.of(status, headers, self._is_closing, self.default_headers())
+        self._front.reply(id_, head, body, self._is_closing)
+        self._flush_soon()
+
+    def _bytes(self, id_: int, data: bytes, began_s: float) -> None:
+        handed = self._handed.get(id_)
+        connection = self._hand(id_) if handed is None else handed[0]
+        connection.data_received(data)
+        if began_s:
+            connection.body_began(began_s)
+
+    def _hand(self, id_: int) -> HandedConnection:
+        transport = HandedTransport(self._front, id_, self._flush_soon)
+        connection = transport.protocol = HandedConnection(self, self, id_, closes=self._is_closing)
+        self._handed[id_] = connection, transport
+        connection.connection_made(transport)
+        return connection
+
+    def _end(self, id_: int) -> None:
+        handed = self._handed.get(id_)
+        if handed is not None:
+            handed[1].close()
+
+    def _writable(self, id_: int) -> None:
+        handed = self._handed.get(id_)
+        if handed is not None:
+            handed[1].writable()
+
+    def _lost(self, id_: int) -> None:
+        handed = self._handed.pop(id_, None)
+        if handed is not None:
+            connection, transport = handed
+            transport.let_go()
+            connection.connection_lost(None)
+        waiting = self._waiting.pop(id_, None)
+        if waiting is not None:
+            waiting.leave()
+
+    # ── the end of a turn, and of everything ────────────────────────────────────────────────────────
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self in self.open:
+            self._front.flush()
+
+    def _end_if_empty(self) -> None:
+        if self in self.open and not self._front.counts()["connections"]:
+            self.open.discard(self)
+            self._loop.remove_reader(self._front.fileno())
+            self._front.close()
