@@ -42,6 +42,12 @@ test-security: $(READY) packages ## What attackers would try, one by one (a part
 fuzz: $(READY) packages ## What strangers may send, at random, for ten minutes a fuzzer (FUZZ_SECONDS=…)
 	ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz
 
+FRONT := .build/front-sanitized
+fuzz-front: $(READY) ## The native front at random, its memory watched and made to run out (FUZZ_SECONDS=…)
+	$(BIN)/python server/http/native/build.py $(FRONT)
+	LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ML_UDF_FUZZ_FRONT=$(CURDIR)/$(FRONT) \
+	  ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_front.py
+
 mutation: $(READY) ## Seed faults into the core, one at a time: does a unit test notice? (20 minutes)
 	$(BIN)/python -m tests.mutation
 

@@ -64,6 +64,15 @@ def native_server(open_folder: Path, photos: Path, native_front: None) -> Iterat
         yield running
 
 
+@pytest.fixture(scope="session", params=["python", "native"])
+def oip_server(request: pytest.FixtureRequest) -> InferenceServer:
+    """Either front. By a name of its own: a fixture that overrides `server` would start it anew for each."""
+    found: InferenceServer = request.getfixturevalue(
+        "server" if request.param == "python" else "native_server"
+    )
+    return found
+
+
 @pytest.fixture(params=["http", "local"])
 def endpoint(request: pytest.FixtureRequest, server: InferenceServer, photos: Path) -> str:
     return server.url if request.param == "http" else f"local:{server.home}?media_root={photos}"

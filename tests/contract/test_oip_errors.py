@@ -14,12 +14,6 @@ from tests.inference_server import InferenceServer
 INFER = "/v2/models/udf_text/infer"
 
 
-@pytest.fixture(scope="module", params=["python", "native"])
-def server(request: pytest.FixtureRequest, server: InferenceServer) -> InferenceServer:
-    """Either front."""
-    return server if request.param == "python" else request.getfixturevalue("native_server")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [
@@ -72,16 +66,16 @@ def server(request: pytest.FixtureRequest, server: InferenceServer) -> Inference
     ],
 )
 def test_a_fault_is_told_in_the_one_form(
-    server: InferenceServer, method: str, path: str, body: object, status: int, said: str
+    oip_server: InferenceServer, method: str, path: str, body: object, status: int, said: str
 ) -> None:
-    reply = call(server.port, method, path, body)
+    reply = call(oip_server.port, method, path, body)
     assert said in reply.error
     assert reply.status == status
 
 
 @pytest.mark.parametrize("length", ["x", "-1", "99999", "1.5", ""])
-def test_a_header_length_that_cannot_be_is_refused(server: InferenceServer, length: str) -> None:
-    reply = call(server.port, "POST", INFER, infer_body("x"), {HEADER_LENGTH: length})
+def test_a_header_length_that_cannot_be_is_refused(oip_server: InferenceServer, length: str) -> None:
+    reply = call(oip_server.port, "POST", INFER, infer_body("x"), {HEADER_LENGTH: length})
     assert (reply.status, reply.error.startswith("bad_option: ")) == (400, True)
 
 
@@ -94,7 +88,7 @@ def test_a_header_length_that_cannot_be_is_refused(server: InferenceServer, leng
         struct.pack("<I", 1) + b"a" + struct.pack("<I", 1) + b"b",
     ],
 )
-def test_a_binary_column_that_does_not_fit_is_refused(server: InferenceServer, column: bytes) -> None:
+def test_a_binary_column_that_does_not_fit_is_refused(oip_server: InferenceServer, column: bytes) -> None:
     tensor = {
         "name": "text",
         "datatype": "BYTES",
@@ -102,28 +96,28 @@ def test_a_binary_column_that_does_not_fit_is_refused(server: InferenceServer, c
         "parameters": {"binary_data_size": len(column)},
     }
     head = json.dumps({"inputs": [tensor]}).encode()
-    reply = call(server.port, "POST", INFER, head + column, {HEADER_LENGTH: str(len(head))})
+    reply = call(oip_server.port, "POST", INFER, head + column, {HEADER_LENGTH: str(len(head))})
     assert (reply.status, reply.error.startswith("bad_option: ")) == (400, True)
 
 
-def test_a_raw_body_is_one_row_and_the_reply_is_binary(server: InferenceServer) -> None:
-    reply = call(server.port, "POST", INFER, b"a whole review", {HEADER_LENGTH: "0"})
+def test_a_raw_body_is_one_row_and_the_reply_is_binary(oip_server: InferenceServer) -> None:
+    reply = call(oip_server.port, "POST", INFER, b"a whole review", {HEADER_LENGTH: "0"})
     assert reply.status == 200
     head_bytes = int(reply.headers[HEADER_LENGTH.lower()])
     outputs = json.loads(reply.body[:head_bytes])["outputs"]
-    asked_otherwise = call(server.port, "POST", INFER, infer_body("a whole review")).json()["outputs"]
+    asked_otherwise = call(oip_server.port, "POST", INFER, infer_body("a whole review")).json()["outputs"]
     size = outputs[0]["parameters"]["binary_data_size"]
     label = reply.body[head_bytes : head_bytes + size]
     assert label[4:].decode() == asked_otherwise[0]["data"][0]
 
 
 def test_a_row_at_fault_is_told_by_row_when_asked_and_fails_the_request_when_not(
-    server: InferenceServer,
+    oip_server: InferenceServer,
 ) -> None:
     path = "/v2/models/udf_photo/infer"
     rows = ("0.jpg", "missing.jpg", "text.jpg")
     by_row = call(
-        server.port,
+        oip_server.port,
         "POST",
         path,
         infer_body(*rows, name="image_path", outputs=("label", "error", "answered_by")),
@@ -135,7 +129,7 @@ def test_a_row_at_fault_is_told_by_row_when_asked_and_fails_the_request_when_not
     assert error[1].startswith("input_not_found: ")
     assert error[2].startswith("input_undecodable: ")
     assert answered_by[0] == "photo_net"
-    whole = call(server.port, "POST", path, infer_body(*rows, name="image_path"))
+    whole = call(oip_server.port, "POST", path, infer_body(*rows, name="image_path"))
     assert whole.status == 400
     assert whole.error.startswith("input_not_found: row 1: ")
     assert "(2 rows at fault)" in whole.error
@@ -152,9 +146,9 @@ def test_a_row_at_fault_is_told_by_row_when_asked_and_fails_the_request_when_not
         ("", "input_invalid"),
     ],
 )
-def test_a_path_at_fault_has_its_own_code(server: InferenceServer, row: str, code: str) -> None:
+def test_a_path_at_fault_has_its_own_code(oip_server: InferenceServer, row: str, code: str) -> None:
     body = infer_body(row, "0.jpg", name="image_path", outputs=("label", "error"))
-    label, error = call(server.port, "POST", "/v2/models/udf_photo/infer", body).json()["outputs"]
+    label, error = call(oip_server.port, "POST", "/v2/models/udf_photo/infer", body).json()["outputs"]
     assert error["data"][0].startswith(f"{code}: ")
     assert error["data"][1] == ""
     assert label["data"][1] != ""

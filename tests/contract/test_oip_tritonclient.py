@@ -14,15 +14,9 @@ from tests.inference_server import InferenceServer
 from tests.models import CLASSES
 
 
-@pytest.fixture(scope="module", params=["python", "native"])
-def server(request: pytest.FixtureRequest, server: InferenceServer) -> InferenceServer:
-    """Either front."""
-    return server if request.param == "python" else request.getfixturevalue("native_server")
-
-
 @pytest.fixture(scope="module")
-def client(server: InferenceServer) -> Iterator[triton.InferenceServerClient]:
-    made = triton.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=8)
+def client(oip_server: InferenceServer) -> Iterator[triton.InferenceServerClient]:
+    made = triton.InferenceServerClient(f"127.0.0.1:{oip_server.port}", concurrency=8)
     yield made
     made.close()
 

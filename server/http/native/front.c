@@ -849,17 +849,16 @@ static PyObject *front_shutdown(Front *front, PyObject *Py_UNUSED(none))
 
 static void let_go(Front *front)
 {
-    for (uint32_t slot = 0; slot < front->slot_count; slot++) {
-        Connection *c = front->slots[slot];
-        if (c != NULL) {
-            end(front, c);
-            free_slot(front, c);
-        }
-    }
+    for (uint32_t slot = 0; slot < front->slot_count; slot++)
+        if (front->slots[slot] != NULL)
+            end(front, front->slots[slot]);
+    front->due = front->dirty = NULL; /* before those in it are gone */
+    front->due_end = &front->due;
+    for (uint32_t slot = 0; slot < front->slot_count; slot++)
+        if (front->slots[slot] != NULL)
+            free_slot(front, front->slots[slot]);
     for (uint32_t i = 0; i < front->known_count; i++)
         forget(&front->known[i]);
-    front->due = front->dirty = NULL;
-    front->due_end = &front->due;
     if (front->epoll >= 0)
         close(front->epoll);
     if (front->wake >= 0)

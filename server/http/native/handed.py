@@ -81,8 +81,9 @@ class HandedTransport(asyncio.Transport):
             self._flush_soon()
 
     def abort(self) -> None:
-        """End it now."""
+        """End it now; replies of this very turn are sent before, as asyncio's own would have been."""
         self._closing = True
+        self._front.flush()
         self._front.abort(self._id)
 
     def is_closing(self) -> bool:

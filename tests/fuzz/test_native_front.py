@@ -1,0 +1,363 @@
+"""The native front beside the Python one and two parsers of others, on the same bytes in any pieces.
+
+What it takes by itself must be what `Connection` would have taken, and the replies the same to the byte. And
+whatever is called in whatever order, with memory that runs out: nothing is left behind, nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fuzz.budget import rounds
+from tests.fuzz.sanitized import fail_after, has_faults, use_sanitized_front
+from tests.fuzz.test_request_head import Application, Door, _mutated, _requests, by_h11, by_httptools
+
+if TYPE_CHECKING:
+    from server.http.native._front import Front
+    from server.http.native.connections import NativeConnections
+
+pytestmark = pytest.mark.security
+
+_PIECES = [1, 3, 20, 50, 150, 1000, 100_000]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def front_is_built(request: pytest.FixtureRequest) -> None:
+    """With `make fuzz-front` the one that watches its memory."""
+    if not use_sanitized_front():
+        request.getfixturevalue("native_front")
+
+
+class NativeDoor:
+    """A connection of the native front's, by a pair of sockets."""
+
+    def __init__(self, connections: NativeConnections) -> None:
+        self.connections = connections
+        self.mine, theirs = socket.socketpair()
+        self.mine.setblocking(False)
+        connections.adopt(theirs)
+        self.written = b""
+        self.ended = False
+
+    def feed(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.mine.sendall(data)
+
+    async def settled(self) -> None:
+        for _ in range(12):
+            self.connections._turn()
+            await asyncio.sleep(0)
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            while data := self.mine.recv(1 << 16):
+                self.written += data
+            self.ended = True
+
+    async def close(self) -> None:
+        self.mine.close()
+        for _ in range(4):
+            self.connections._turn()
+            await asyncio.sleep(0)
+
+
+async def _quiet(door: Door, native: NativeDoor) -> None:
+    """Once nothing more is said: a request of the framework's takes some turns of the loop."""
+    same = 0
+    while same < 2:
+        before = len(door.transport.written), len(native.written)
+        await door.settled()
+        await native.settled()
+        same = same + 1 if before == (len(door.transport.written), len(native.written)) else 0
+
+
+_PATHS = [b"/v2/models/m/infer", b"/v2/models/n/versions/2/infer"]
+
+
+def _stream(random_: random.Random) -> bytes:
+    """Requests of which most are ordinary: alike but for their lengths."""
+    stream = b""
+    for _ in range(random_.randint(1, 4)):
+        if random_.random() < 0.25:
+            stream += _requests(random_)
+            continue
+        body = bytes(random_.choices(b"abc\r\n0", k=random_.choice([1, 5, 9, 10, 40, 300])))
+        more = random_.choice([b"", b"Accept: */*\r\n", b"content-type: x\r\n"])
+        stream += b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n%b" % (
+            random_.choice(_PATHS),
+            more,
+            len(body),
+            body,
+        )
+    return _mutated(random_, stream) if random_.random() < 0.6 else stream
+
+
+def test_both_fronts_answer_the_same_to_the_byte() -> None:
+    async def compare() -> None:
+        from server.http.native.connections import NativeConnections
+
+        application = Application()
+        connections = NativeConnections(application)  # one for all seeds: heads are known from the second on
+        compared = 0
+        for seed in rounds(1200):
+            random_ = random.Random(seed)
+            stream = _stream(random_)
+            pieces = []
+            at = 0
+            while at < len(stream):
+                size = random_.choice(_PIECES)
+                pieces.append(stream[at : at + size])
+                at += size
+            pauses = random_.random() < 0.5
+            door, native = Door(), NativeDoor(connections)
+            application.read, application.targets = [], []
+            for piece in pieces:
+                door.feed(piece)
+                native.feed(piece)
+                if pauses:
+                    await door.settled()
+                    await native.settled()
+            await _quiet(door, native)
+            assert application.read == door.application.read, (seed, stream)
+            assert native.written == door.transport.written, (seed, stream)
+            if b"upgrade" not in stream.lower():
+                theirs = [message[3] for message in by_httptools(stream)]
+                assert theirs[: len(application.read)] == application.read, (seed, stream)
+                if application.read:
+                    assert [body for *_, body in by_h11(stream)] == application.read[:1], (seed, stream)
+            compared += len(application.read)
+            await native.close()
+        counts = connections.counts()
+        assert counts["connections"] == counts["held_bytes"] == 0
+        assert connections.open == {connections}
+        assert counts["requests"] > compared / 4  # so that the comparison is of what C has taken
+        connections.shutdown()
+        assert not connections.open
+
+    asyncio.run(compare())
+
+
+HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+
+
+def _new_front() -> Front:
+    from server.http.native._front import Front
+
+    return Front(
+        held_bytes=50_000,
+        ordinary_bytes=20_000,
+        heads=4,
+        head_s=10.0,
+        idle_s=75.0,
+        slow_s=10.0,
+        least_bytes_per_s=1024.0,
+    )
+
+
+class Walk:
+    """Whatever may be called, in whatever order, also of connections that are gone."""
+
+    def __init__(self, random_: random.Random) -> None:
+        self.random = random_
+        self.front = _new_front()
+        self.clients: dict[int, socket.socket] = {}
+        self.ids: list[int] = [0, 1 << 40, (1 << 64) - 1]
+        self.asked: dict[int, tuple[Any, bytes]] = {}
+        self.now_s = 0.0
+
+    def step(self) -> None:
+        name = self.random.choice(_STEPS)
+        with contextlib.suppress(MemoryError):
+            getattr(self, name)()
+
+    def adopt(self) -> None:
+        if len(self.clients) > 12:
+            return
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        theirs.setblocking(False)
+        if self.random.random() < 0.3:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # a client that reads slowly
+        try:
+            id_ = self.front.adopt(theirs.fileno(), self.random.choice([b"127.0.0.1", b""]), 7)
+        except MemoryError:
+            mine.close()
+            theirs.close()
+            raise
+        theirs.detach()
+        self.clients[id_] = mine
+        self.ids.append(id_)
+
+    def send(self) -> None:
+        if not self.clients:
+            return
+        mine = self.clients[self.random.choice(list(self.clients))]
+        body = b"x" * self.random.choice([1, 10, 5000, 30_000])
+        data = HEAD % len(body) + body
+        data *= self.random.choice([1, 1, 3])
+        if self.random.random() < 0.4:
+            data = _mutated(self.random, data)
+        with contextlib.suppress(OSError):
+            mine.send(data[: self.random.choice([1, 40, 1000, 1 << 20])])
+
+    def vanish(self) -> None:
+        if self.clients:
+            id_ = self.random.choice(list(self.clients))
+            if self.random.random() < 0.3:
+                with contextlib.suppress(OSError):
+                    self.clients[id_].shutdown(socket.SHUT_WR)
+            else:
+                self.clients.pop(id_).close()
+
+    def read(self) -> None:
+        for mine in self.clients.values():
+            with contextlib.suppress(OSError):
+                mine.recv(1 << 16)
+
+    def turn(self) -> None:
+        for kind, id_, first, second in self.front.turn():
+            assert kind in range(6)
+            if kind == 0:
+                assert isinstance(first, str)
+                assert 0 < len(second) <= 20_000
+                self.asked[id_] = first, second
+
+    def flush(self) -> None:
+        self.front.flush()
+
+    def reply(self) -> None:
+        id_ = self.random.choice(self.ids)
+        size = self.random.choice([0, 5, 200_000])
+        self.front.reply(id_, b"HTTP/1.1 200 OK\r\n", b"r" * size, self.random.random() < 0.1)
+
+    def learn(self) -> None:
+        head = HEAD % 5
+        if self.random.random() < 0.5:
+            head = _mutated(self.random, head)
+        self.front.learn(self.random.choice(self.ids), head, f"template {len(head)}", 20_000)
+
+    def forget(self) -> None:
+        self.front.forget("template 75")
+
+    def one(self) -> None:
+        id_ = self.random.choice(self.ids)
+        kind = self.random.randrange(9)
+        if kind == 0:
+            self.front.hand_over(id_)
+        elif kind <= 3:
+            self.front.take_back(id_)
+        elif kind == 4:
+            self.front.write(id_, b"w" * self.random.choice([0, 10, 100_000]))
+        elif kind == 5:
+            assert self.front.buffered(id_) >= 0
+        elif kind == 6:
+            self.front.read_on(id_, self.random.random() < 0.7)
+        elif kind == 7:
+            self.front.end_output(id_)
+        else:
+            self.front.peer(id_)
+
+    def end(self) -> None:
+        id_ = self.random.choice(self.ids)
+        (self.front.close_one if self.random.random() < 0.5 else self.front.abort)(id_)
+
+    def look(self) -> None:
+        self.now_s += self.random.choice([0.0, 1.0, 50.0])
+        self.front.look(time.monotonic() + self.now_s % 100)
+
+    def starve(self) -> None:
+        fail_after(self.random.choice([-1, 0, 1, 2, 5, -1]))
+
+    def finish(self) -> None:
+        fail_after(-1)
+        for mine in self.clients.values():
+            mine.close()
+        for id_ in self.ids:
+            self.front.abort(id_)
+        for _ in range(3):
+            self.front.turn()
+        counts = self.front.counts()
+        assert (counts["connections"], counts["held_bytes"]) == (0, 0)
+        self.front.close()
+
+
+_STEPS = [
+    *["send"] * 8,
+    *["turn"] * 8,
+    *["reply"] * 4,
+    *["read", "flush", "learn", "one"] * 3,
+    *["adopt", "adopt", "vanish", "end", "look", "forget", "starve"],
+]
+
+
+def test_nothing_is_left_behind_whatever_is_called_in_whatever_order() -> None:
+    taken = 0
+    for seed in rounds(150):
+        walk = Walk(random.Random(seed))
+        for _ in range(200):
+            walk.step()
+        taken += len(walk.asked)
+        walk.finish()
+    assert taken > 50
+
+
+def test_memory_that_runs_out_costs_one_client_and_no_other() -> None:
+    if not has_faults():
+        pytest.skip("failures of malloc are injected by `make fuzz-front`")
+    for allowed in range(12):
+        front = _new_front()
+        pairs = [socket.socketpair() for _ in range(2)]
+        ids = []
+        for mine, theirs in pairs:
+            theirs.setblocking(False)
+            ids.append(front.adopt(theirs.fileno(), b"", 0))
+            theirs.detach()
+            mine.sendall(HEAD % 9000 + b"x" * 9000)
+        fail_after(allowed)
+        with contextlib.suppress(MemoryError):
+            front.turn()
+        fail_after(-1)
+        for _ in range(3):
+            front.turn()
+        mine, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        id_ = front.adopt(theirs.fileno(), b"", 0)
+        theirs.detach()
+        mine.sendall(b"hello")
+        assert (1, id_, b"hello", 0.0) in front.turn()
+        front.close()
+
+
+@pytest.fixture(autouse=True)
+def enough_memory() -> Iterator[None]:
+    yield
+    fail_after(-1)
+
+
+def test_a_front_says_what_it_is_given_wrongly() -> None:
+    from server.http.native._front import Front
+
+    front = _new_front()
+    with pytest.raises(ValueError, match="at most 64 bytes"):
+        front.adopt(0, b"x" * 65, 0)
+    with pytest.raises(OSError, match="Bad file descriptor|Operation not permitted"):
+        front.adopt(1 << 20, b"", 0)
+    front.close()
+    with pytest.raises(ValueError, match="the front is closed"):
+        front.turn()
+    with pytest.raises(ValueError, match="heads must be"):
+        Front(
+            held_bytes=1,
+            ordinary_bytes=1,
+            heads=0,
+            head_s=1.0,
+            idle_s=1.0,
+            slow_s=1.0,
+            least_bytes_per_s=1.0,
+        )
