@@ -48,6 +48,10 @@ fuzz-front: $(READY) ## The native front at random, its memory watched and made 
 	LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ML_UDF_FUZZ_FRONT=$(CURDIR)/$(FRONT) \
 	  ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_front.py
 
+wheels: $(READY) ## A wheel for this machine, with the native front, and a pure one, into dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	ML_UDF_PURE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 mutation: $(READY) ## Seed faults into the core, one at a time: does a unit test notice? (20 minutes)
 	$(BIN)/python -m tests.mutation
 

@@ -61,6 +61,7 @@ from server.http.backpressure import Route
 from server.http.gateway import Gateway
 from server.http.large_json import LargeJson
 from server.http.listener import Running
+from server.http.native.choice import choose_front
 from server.http.replies import map_errors
 from server.observability.history import History, server_id
 from server.observability.metrics import Exposition, Metrics
@@ -669,6 +670,7 @@ async def _running(
             tokens=tokens,
             sessions=sessions,
             history=history,
+            front=choose_front(settings.front, has_tls=settings.tls_cert is not None),
             access=access,
             audit=audit,
         )

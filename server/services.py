@@ -24,6 +24,7 @@ from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.catalog.variants import Variants
 from server.http.large_json import LargeJson
+from server.http.native.choice import ChosenFront
 from server.observability.history import History
 from server.observability.metrics import Exposition, Metrics
 from server.observability.recorder import Recorder
@@ -89,6 +90,7 @@ class Services:
     audit: AuditLog
     recorder: Recorder
     history: History
+    front: ChosenFront
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""

@@ -91,7 +91,7 @@ def servers_forked() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def native_front(shared_folder: Path) -> None:
-    """The native front's module, of the sources that are here; whoever needs it is left out where it cannot be."""
+    """The native front's module, of the sources that are here. Without a compiler its tests are left out."""
     with locked(shared_folder / "native-front.lock"):
         try:
             if not is_current():

@@ -111,6 +111,7 @@ def _check_server(client: Client) -> Iterator[Finding]:
         )
         return
     if not client.endpoint.startswith("local:"):
+        yield from _check_front(client)
         yield from _check_workers(client)
         yield from _check_sources(client)
     functions = client.get("/v1/functions")["functions"]
@@ -141,6 +142,15 @@ def _check_sources(client: Client) -> Iterator[Finding]:
             )
         else:
             yield found(f"source {source['name']} reads as a role that may no more; it is for {roles}")
+
+
+def _check_front(client: Client) -> Iterator[Finding]:
+    """Which of the two fronts reads the server's connections."""
+    try:
+        told = client.get("/v1/front")
+    except (Forbidden, Unauthorized, UnknownFunction):  # another's to see; a server older than this
+        return
+    yield found(f"its {told['front']} front reads the connections: {told['why']}")
 
 
 def _check_workers(client: Client) -> Iterator[Finding]:

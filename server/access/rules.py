@@ -100,6 +100,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PUT", "/v1/models/{name}/visibility"): Rule("deploy"),
     ("GET", "/v1/variants"): Rule("read"),
     ("POST", "/v1/models/{name}/variants"): Rule("deploy"),
+    ("GET", "/v1/front"): Rule("read"),
     ("GET", "/v1/workers"): Rule("read"),
     ("POST", "/v1/workers"): Rule("admin"),
     ("POST", "/v1/workers/{name}/drain"): Rule("admin"),

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -27,9 +27,6 @@ from starlette.types import ASGIApp
 from server.http.application import Application
 from server.http.connection import Connection, ConnectionLimits, Connections
 from server.http.tls import Tls, TlsError
-
-if TYPE_CHECKING:
-    from server.http.native.acceptor import Acceptor
 
 __all__ = ["Listener", "Running"]
 
@@ -146,7 +143,7 @@ class Listener(uvicorn.Server):
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain_and_exit())
 
-    async def _first_server(self, application: Application) -> asyncio.Server | Acceptor:
+    async def _first_server(self, application: Application) -> asyncio.Server:
         shared: dict[str, Any] = {
             "default_headers": lambda: self.server_state.default_headers,
             "open_ones": self.server_state.connections,
@@ -162,7 +159,8 @@ class Listener(uvicorn.Server):
 
         native = self._connections = NativeConnections(application, self._limits, **shared)
         try:
-            return await Acceptor.listen(native, host, port, _BACKLOG)
+            # It has what is asked of a server here: its sockets, and an end.
+            return cast(asyncio.Server, await Acceptor.listen(native, host, port, _BACKLOG))
         except OSError:
             native.shutdown()
             raise

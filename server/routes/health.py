@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from server.http.replies import json_reply
 from server.observability.metrics import CONTENT_TYPE
 from server.services import SeenOf, ServicesOf
 
@@ -22,6 +23,12 @@ def live() -> Response:
 def ready(services: ServicesOf) -> Response:
     """Rows would be answered now."""
     return Response(status_code=200 if services.ready() else 503)
+
+
+@router.get("/v1/front")
+def front(services: ServicesOf) -> Response:
+    """What reads the connections, and why it and no other: `{"front": "native", "why": …}`."""
+    return json_reply({"front": services.front.name, "why": services.front.why})
 
 
 @router.get("/metrics")

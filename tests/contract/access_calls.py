@@ -92,6 +92,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("PUT", "/v1/models/{name}/visibility"): Call(("model",), changes=True, body=_SHARE, passes=(400,)),
     ("GET", "/v1/variants"): _NOTHING,
     ("POST", "/v1/models/{name}/variants"): Call(("model",), changes=True, body={}, passes=(400,)),
+    ("GET", "/v1/front"): _NOTHING,
     ("GET", "/v1/workers"): _NOTHING,
     # There are as many as may be, and no fewer than must be.
     ("POST", "/v1/workers"): Call(body={}, passes=(400,)),

@@ -1,7 +1,7 @@
 """The native front beside the Python one and two parsers of others, on the same bytes in any pieces.
 
 What it takes by itself must be what `Connection` would have taken, and the replies the same to the byte. And
-whatever is called in whatever order, with memory that runs out: nothing is left behind, nobody waits for ever.
+whatever is called in whatever order, with memory that runs out: nothing is left behind.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def test_a_front_says_what_it_is_given_wrongly() -> None:
     front = _new_front()
     with pytest.raises(ValueError, match="at most 64 bytes"):
         front.adopt(0, b"x" * 65, 0)
-    with pytest.raises(OSError, match="Bad file descriptor|Operation not permitted"):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         front.adopt(1 << 20, b"", 0)
     front.close()
     with pytest.raises(ValueError, match="the front is closed"):

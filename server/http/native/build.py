@@ -21,7 +21,13 @@ MODULE = f"_front{sysconfig.get_config_var('EXT_SUFFIX')}"
 _SOURCES = ("front.c", "connection.c", "recogniser.c")
 _HEADERS = ("connection.h", "recogniser.h")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
-_SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-DFRONT_FAULTS")
+_SANITIZED = (
+    "-g",
+    "-O1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-DFRONT_FAULTS",
+)
 _TIMEOUT_S = 300.0
 
 
@@ -39,7 +45,9 @@ def build(folder: Path = HERE, more_flags: Sequence[str] = ()) -> Path:
     folder = folder.resolve()
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
-        raise NotBuilt(f"Python's headers are missing from {include}: apt-get install python3-dev, or the like")
+        raise NotBuilt(
+            f"Python's headers are missing from {include}: apt-get install python3-dev, or the like"
+        )
     with tempfile.TemporaryDirectory(dir=folder, prefix=".front-") as name:
         made = Path(name) / MODULE
         command = [_compiler(), *_FLAGS, *more_flags, f"-I{include}", *_SOURCES, "-o", str(made)]

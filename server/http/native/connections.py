@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.http.application import Admitted, Application, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import STATUS_LINES
@@ -24,6 +24,9 @@ from server.http.connection import Connection, ConnectionLimits, Connections
 from server.http.native._front import BYTES, ENDED, LOST, REQUEST, WRITABLE, Front
 from server.http.native.handed import HandedConnection, HandedTransport
 from server.http.request_head import Head
+
+if TYPE_CHECKING:
+    from server.http.native._front import Counts
 
 __all__ = ["NativeConnections"]
 
@@ -107,7 +110,7 @@ class NativeConnections(Connections):
         self.look_soon()
 
     @property
-    def held_bytes(self) -> int:  # type: ignore[override]  # the front's count too
+    def held_bytes(self) -> int:
         """Bytes of bodies that are not whole, whoever reads them."""
         return self._front.counts()["held_bytes"] + self._handed_bytes
 
@@ -116,9 +119,9 @@ class NativeConnections(Connections):
         self._handed_bytes = held_bytes - self._front.counts()["held_bytes"]
         self._front.hold_elsewhere(self._handed_bytes)
 
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Counts:
         """How many connections there are, and how many requests went which way."""
-        return self._front.counts()  # type: ignore[return-value]  # its values are whole numbers
+        return self._front.counts()
 
     def adopt(self, client: socket.socket) -> None:
         """A client that has connected; its socket is the front's from here on."""

@@ -1,4 +1,4 @@
-"""What the native front does not read itself: the server's own `Connection` over a socket that is the front's.
+"""What the native front does not read itself: the server's own `Connection` over a socket of the front's.
 
     unknown bytes → HandedConnection → between two requests: the front's again
 
@@ -150,4 +150,3 @@ class HandedConnection(Connection):
         is_idle = self.is_between_requests and not self._closing
         if is_idle and not self._is_back and not self._transport.is_closing():
             self._is_back = self._teacher.take_back(self._id)
-

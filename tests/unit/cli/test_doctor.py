@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from ml_udf.cli.doctor import _check_workers
+from ml_udf.cli.doctor import _check_front, _check_workers
 from ml_udf.client import Client
+from ml_udf.errors import UnknownFunction
 
 UP = {"name": "w0", "state": "up", "device": "cpu", "restarts": 0, "resident": ["net/1"], "last_error": ""}
 BACK = {**UP, "restarts": 2, "last_error": "its socket closed", "last_error_at": "2026-01-02T03:04:05+00:00"}
@@ -43,3 +44,23 @@ def test_why_a_worker_ended_is_told_as_past_once_it_is_up_again(
     (finding,) = _check_workers(cast(Client, Told(worker)))
     assert finding.text == said
     assert (finding.state == "fail") == is_broken
+
+
+class Fronted:
+    """A server that says which front it has, or, being older, does not."""
+
+    def __init__(self, told: dict[str, Any] | None) -> None:
+        self._told = told
+
+    def get(self, path: str) -> dict[str, Any]:
+        assert path == "/v1/front"
+        if self._told is None:
+            raise UnknownFunction("there is no route GET /v1/front")
+        return self._told
+
+
+def test_it_is_said_which_front_runs_and_why() -> None:
+    told = {"front": "native", "why": "--front native asks for it"}
+    (finding,) = _check_front(cast(Client, Fronted(told)))
+    assert finding.text == "its native front reads the connections: --front native asks for it"
+    assert list(_check_front(cast(Client, Fronted(None)))) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -155,10 +154,14 @@ class Run(Protocol):
     def __call__(self, test: Test, **limits: float) -> None: ...
 
 
-def on_python(test: Test, serving: Serving = serving, **limits: float) -> None:
+def on_python(test: Test, **limits: float) -> None:
+    _run(test, serving, limits)
+
+
+def _run(test: Test, front: Serving, limits: dict[str, float]) -> None:
     async def body() -> None:
         application = Application()
-        async with serving(application, ConnectionLimits(**limits)) as (connections, port):  # type: ignore[arg-type]
+        async with front(application, ConnectionLimits(**limits)) as (connections, port):  # type: ignore[arg-type]
             await test(application, connections, port)
 
     asyncio.run(body())
@@ -172,7 +175,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     request.getfixturevalue("native_front")
     from tests.unit.server.native_serving import serving_native
 
-    return functools.partial(on_python, serving=serving_native)
+    return lambda test, **limits: _run(test, serving_native, limits)
 
 
 async def raw(port: int, *pieces: bytes) -> bytes:

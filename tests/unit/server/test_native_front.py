@@ -1,0 +1,271 @@
+"""The native front alone: what it keeps for itself, what it gives away, and what a client may cost there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from server.http.application import Admitted, Refused
+from server.http.connection import ConnectionLimits
+from server.http.native.choice import ChosenFront, FrontMissing, choose_front
+from server.http.request_head import Head
+from tests.unit.server.test_connection import Application, one_reply, raw, replies, request
+from tests.waiting import until
+
+Test = Callable[[Application, Any, int], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def front_is_built(native_front: None) -> None:
+    """All of it needs the module."""
+
+
+def run(test: Test, **limits: float) -> None:
+    from tests.unit.server.native_serving import serving_native
+
+    async def body() -> None:
+        application = Application()
+        async with serving_native(application, ConnectionLimits(**limits)) as (connections, port):  # type: ignore[arg-type]
+            await test(application, connections, port)
+
+    asyncio.run(body())
+
+
+async def taught(port: int) -> None:
+    """From here on the head of `request()` is known."""
+    await replies(port, [request()], 1)
+
+
+def test_requests_alike_stay_in_c_on_whatever_connection() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        for size in (1, 300, 20_000, 900_000):
+            (answer,) = await replies(port, [request(body=b"x" * size)], 1)
+            assert (answer["way"], answer["bytes"]) == ("short", size)
+        counts = connections.counts()
+        assert (counts["requests"], counts["handed"], application.admitted) == (4, 1, 1)
+
+    run(test)
+
+
+def test_who_mixes_requests_goes_to_and_fro_on_one_connection() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        ways = []
+        for sent in [request("/health", b""), request(), request(), request("/x"), request(), request()]:
+            writer.write(sent)
+            ways.append((await one_reply(reader))["way"])
+        writer.close()
+        assert ways == ["long", "short", "short", "long", "short", "short"]
+        assert connections.counts()["requests"] == 3  # all but the one that taught it
+
+    run(test)
+
+
+def test_many_requests_that_come_at_once_are_answered_in_order() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        sizes = [1 + number % 50 for number in range(400)]
+        answers = await replies(port, [b"".join(request(body=b"x" * size) for size in sizes)], len(sizes))
+        assert [answer["bytes"] for answer in answers] == sizes
+        assert connections.counts()["requests"] == len(sizes)
+
+    run(test)
+
+
+def test_heads_that_are_new_each_time_are_answered_and_do_not_pile_up() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        sent = [request("/v2/models/m/infer", b"x", f"traceparent: {number}") for number in range(1500)]
+        answers = await replies(port, [b"".join(sent)], len(sent))
+        assert {answer["way"] for answer in answers} == {"short"}
+        assert (await replies(port, [sent[-1]], 1))[0]["bytes"] == 1
+        assert connections.counts()["requests"] == 1  # the newest of 1,024 that are known
+
+    run(test)
+
+
+def test_a_head_that_is_no_longer_admitted_is_looked_at_again() -> None:
+    class Revoking(Application):
+        is_revoked = False
+
+        def admit(self, head: Head, address: str) -> Admitted | Refused:
+            return Refused(401, b"{}", {}) if self.is_revoked else super().admit(head, address)
+
+        def still_admits(self, admitted: Admitted) -> bool:
+            return not self.is_revoked
+
+    async def test(_: Application, connections: Any, port: int) -> None:
+        application = connections.application = Revoking()
+        await taught(port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request())
+        assert (await one_reply(reader))["way"] == "short"
+        application.is_revoked = True
+        writer.write(request() * 2)
+        for _ in range(2):
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
+            assert await one_reply(reader) == {}
+        writer.close()
+        assert connections.counts()["requests"] == 2  # the second was given away before it was answered
+
+    run(test)
+
+
+def test_a_client_that_goes_is_noticed_and_its_reply_meets_nobody() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(body=b"wait"))
+            await until(lambda: bool(application.replies))
+            gone = application.left
+            writer.close()
+            await until(lambda before=gone: application.left == before + 1)
+            await until(lambda: not connections.counts()["connections"])
+            # Its slot is another's now.
+            answering = asyncio.create_task(replies(port, [request()], 1))
+            application.go()
+            assert "waited" not in (await answering)[0]
+
+    run(test)
+
+
+def test_a_front_that_stops_answers_what_it_was_asked() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        idle, _ = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(body=b"wait"))
+        await until(lambda: bool(application.replies))
+        connections.shutdown()
+        assert await idle.read() == b""
+        application.go()
+        answer = await reader.read()
+        assert b"\r\nconnection: close\r\n" in answer
+        assert answer.endswith(b'{"way": "short", "waited": true}')
+        await until(lambda: not connections.open)
+        writer.close()
+
+    run(test)
+
+
+# ── what a client may cost ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.security
+def test_what_comes_too_slowly_or_not_at_all_is_ended() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        silent, _ = await asyncio.open_connection("127.0.0.1", port)
+        slow, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request()[:-10])
+        await until(lambda: connections.counts()["held_bytes"] == 290)
+        connections.look(time.monotonic() + 9)
+        assert connections.counts()["connections"] == 2
+        connections.look(time.monotonic() + 11)
+        assert await silent.read() == b""
+        for connection in [one for one in connections.open if one is not connections]:
+            connection.look(time.monotonic() + 11)  # the body began before it was handed over
+        assert (await slow.read(12)).endswith(b"408")
+        assert connections.counts()["held_bytes"] == connections.held_bytes == 0
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+def test_a_connection_on_which_nothing_is_asked_is_kept_for_a_while() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request())
+        await one_reply(reader)
+        connections.look(time.monotonic() + 74)
+        writer.write(request())
+        await one_reply(reader)
+        connections.look(time.monotonic() + 76)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+def test_a_reply_that_nobody_reads_is_given_up() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        application.large_reply = 32 << 20
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(request())
+        await until(lambda: connections.counts()["requests"] == 1)
+        connections._front.flush()
+        connections.look(time.monotonic())
+        connections.look(time.monotonic() + 9)
+        assert connections.counts()["connections"] == 1
+        connections.look(time.monotonic() + 60)
+        await until(lambda: not connections.counts()["connections"])
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+def test_there_are_only_so_many_connections() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: connections.counts()["connections"] == 3)
+        assert (await raw(port)).startswith(b"HTTP/1.1 503 ")
+        held[0][1].close()
+        await until(lambda: connections.counts()["connections"] == 2)
+        assert (await replies(port, [request()], 1))[0]["way"] == "short"
+        for _, writer in held:
+            writer.close()
+
+    run(test, connections=3)
+
+
+@pytest.mark.security
+def test_bodies_that_come_to_c_and_to_python_are_bounded_together() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        known = request(body=b"x" * 60_000)[:-10_000]
+        other = request("/v2/models/other/infer", b"x" * 60_000)[:-10_000]
+        first, first_writer = await asyncio.open_connection("127.0.0.1", port)
+        first_writer.write(known)
+        await until(lambda: connections.counts()["held_bytes"] == 50_000)
+        second, second_writer = await asyncio.open_connection("127.0.0.1", port)
+        second_writer.write(other)  # Python's
+        await until(lambda: connections.held_bytes == 100_000)
+        third, third_writer = await asyncio.open_connection("127.0.0.1", port)
+        third_writer.write(known)
+        assert (await third.read(12)).endswith(b"503")
+        first_writer.write(b"x" * 10_000)
+        second_writer.write(b"x" * 10_000)
+        assert (await one_reply(first))["bytes"] == (await one_reply(second))["bytes"] == 60_000
+        assert connections.held_bytes == connections.counts()["held_bytes"] == 0
+        for writer in (first_writer, second_writer, third_writer):
+            writer.close()
+
+    run(test, held_bytes=120_000)
+
+
+# ── which front serves ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_which_front_serves_is_said_with_the_reason() -> None:
+    assert choose_front("native", has_tls=False) == ChosenFront("native", "--front native asks for it")
+    assert choose_front("python", has_tls=True).name == "python"
+    assert choose_front("auto", has_tls=False).name == "python"
+    with pytest.raises(FrontMissing, match="speaks no TLS"):
+        choose_front("native", has_tls=True)
+
+
+def test_a_front_that_is_not_built_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "server.http.native._front", None)
+    with pytest.raises(FrontMissing, match="python -m server.http.native.build"):
+        choose_front("native", has_tls=False)
