@@ -57,8 +57,8 @@ def test_who_mixes_requests_goes_to_and_fro_on_one_connection() -> None:
     async def test(application: Application, connections: Any, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         ways = []
-        for sent in [request("/health", b""), request(), request(), request("/x"), request(), request()]:
-            writer.write(sent)
+        for one in [request("/health", b""), request(), request(), request("/x"), request(), request()]:
+            writer.write(one)
             ways.append((await one_reply(reader))["way"])
         writer.close()
         assert ways == ["long", "short", "short", "long", "short", "short"]
@@ -99,7 +99,7 @@ def test_a_head_that_is_no_longer_admitted_is_looked_at_again() -> None:
         def still_admits(self, admitted: Admitted) -> bool:
             return not self.is_revoked
 
-    async def test(_: Application, connections: Any, port: int) -> None:
+    async def test(_plain: Application, connections: Any, port: int) -> None:
         application = connections.application = Revoking()
         await taught(port)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -107,7 +107,7 @@ def test_a_head_that_is_no_longer_admitted_is_looked_at_again() -> None:
         assert (await one_reply(reader))["way"] == "short"
         application.is_revoked = True
         writer.write(request() * 2)
-        for _ in range(2):
+        for _again in range(2):
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
             assert await one_reply(reader) == {}
         writer.close()
@@ -123,9 +123,9 @@ def test_a_client_that_goes_is_noticed_and_its_reply_meets_nobody() -> None:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(request(body=b"wait"))
             await until(lambda: bool(application.replies))
-            gone = application.left
+            application.left = 0
             writer.close()
-            await until(lambda before=gone: application.left == before + 1)
+            await until(lambda: application.left == 1)
             await until(lambda: not connections.counts()["connections"])
             # Its slot is another's now.
             answering = asyncio.create_task(replies(port, [request()], 1))
@@ -267,5 +267,5 @@ def test_which_front_serves_is_said_with_the_reason() -> None:
 
 def test_a_front_that_is_not_built_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "server.http.native._front", None)
-    with pytest.raises(FrontMissing, match="python -m server.http.native.build"):
+    with pytest.raises(FrontMissing, match=r"python -m server\.http\.native\.build"):
         choose_front("native", has_tls=False)
