@@ -71,7 +71,7 @@ def _fits(more: int, bulk: bool, others: float, bulks: float, most: int) -> bool
 def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
     """How long half of the queued rows take at full batches: when room is likely again."""
     most = lane.spec.max_batch
-    rate = sum(most / lane.predicted_s(most, worker.view.device) for worker in workers)
+    rate = sum(most / lane.takes_s(most, worker) for worker in workers)
     return min(30.0, max(0.01, rows / 2 / rate)) if rate else 1.0
 
 
@@ -81,9 +81,7 @@ def soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState])
     None while no worker can run it.
     """
     finishes = [
-        worker.free_at_s(now_s) + lane.predicted_s(1, worker.view.device)
-        for worker in workers
-        if lane.can_run_on(worker)
+        worker.free_at_s(now_s) + lane.takes_s(1, worker) for worker in workers if lane.can_run_on(worker)
     ]
     soonest_s = min(finishes, default=math.inf)
     if soonest_s == math.inf and len(lane.members) > 1:
@@ -97,7 +95,7 @@ def soonest_after_load_s(now_s: float, lane: Lane, workers: Collection[WorkerSta
     Rows are not refused at the door for it: those that wait are what the placement loads models for.
     """
     finishes = [
-        max(worker.free_at_s(now_s), now_s + lane.swap_s(worker)) + lane.predicted_s(1, worker.view.device)
+        max(worker.free_at_s(now_s), now_s + lane.swap_s(worker)) + lane.takes_s(1, worker)
         for worker in workers
     ]
     soonest_s = min(finishes, default=math.inf)
@@ -106,7 +104,7 @@ def soonest_after_load_s(now_s: float, lane: Lane, workers: Collection[WorkerSta
 
 def _soonest_of_member_s(now_s: float, lane: Lane, name: str, workers: Collection[WorkerState]) -> float:
     finishes = [
-        worker.free_at_s(now_s) + lane.predicted_s(1, worker.view.device, (name,))
+        worker.free_at_s(now_s) + lane.takes_s(1, worker, (name,))
         for worker in workers
         if name in worker.view.resident
     ]

@@ -279,7 +279,7 @@ class Scheduler:
             cut.spoilt = True
             return
         lane = cut.lane
-        lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked)
+        lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked, worker.name)
         pooled = lane.pooled if isinstance(lane, LaneOfPlan) else lane
         if isinstance(pooled, PooledLane) and worked is not None:
             pooled.learn_shared(sent.rows, sent.members, worked)
@@ -348,7 +348,7 @@ class Scheduler:
             rows = lane.rows - lane.filler_rows
             able = [worker for worker in workers if lane.may_use(worker)] if rows else []
             for worker in able:
-                found[worker.name] += rows * lane.least_row_s(worker.view.device) / len(able)
+                found[worker.name] += rows * lane.least_row_s(worker) / len(able)
         return found
 
     def followed(self, function: str, bucket: str) -> FollowedPlans | None:
@@ -452,7 +452,7 @@ class Scheduler:
 
     def _need(self, now_s: float, lane: Lane) -> Need:
         able = [worker for worker in self._workers.values() if lane.may_use(worker)]
-        row_s = min((lane.least_row_s(worker.view.device) for worker in able), default=0.0)
+        row_s = min((lane.least_row_s(worker) for worker in able), default=0.0)
         has_choice = isinstance(lane, PooledLane) and lane.pool is not None
         rate = lane.pace.rate(now_s, lane.spec.slo_s)
         return Need(rate * row_s, [worker.name for worker in able], has_choice)
@@ -690,7 +690,7 @@ class Scheduler:
         members = members or lane.names
         dues = tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive")
         parts = worker.running(members)
-        each_s = [lane.predicted_s(rows, each.view.device, part) for each, part in parts]
+        each_s = [lane.takes_s(rows, each, part) for each, part in parts]
         whole = _Cut(lane, members, len(parts), max(each_s, default=0.0))
         choices: tuple[str, ...] = ()
         if isinstance(lane, CascadeLane):

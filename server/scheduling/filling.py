@@ -55,7 +55,7 @@ def filler_limits(filling: Filling, now_s: float, lanes: Iterable[Lane], worker:
     for lane in lanes:
         if not lane.may_use(worker) or now_s - lane.rhythm.came_s > filling.remembered_s:
             continue
-        row_s = lane.predicted_s(1, worker.view.device)
+        row_s = lane.takes_s(1, worker)
         goal_s = min(goal_s, lane.spec.slo_s - row_s)
         typical_s = lane.typical_s or row_s
         batch_s = min(batch_s, typical_s)

@@ -34,6 +34,7 @@ from server.scheduling.terms import (
     FunctionSpec,
     Latency,
     LatencyByKind,
+    LatencyByWorker,
     LearnedLatency,
     MemberSpec,
     Submission,
@@ -94,9 +95,9 @@ class Lane:
         self.row_s: dict[str, float] = {}  # by device: of batches of all members, at least half full, of late
         self.names = tuple(member.name for member in self.members)
         self.policy = policy
-        self._latencies: dict[str, tuple[Latency, ...]] = {}
+        self._latencies: dict[tuple[str, str], tuple[Latency, ...]] = {}  # by device and worker
         # The same, where they can be taught.
-        self._learners: dict[str, tuple[LearnedLatency | None, ...]] = {}
+        self._learners: dict[tuple[str, str], tuple[LearnedLatency | None, ...]] = {}
         self._lacks: dict[str, tuple[WorkerView, tuple[MemberSpec, ...]]] = {}
         self._waiting = None
 
@@ -224,13 +225,14 @@ class Lane:
         self._waiting = None
         return [run for queue in self.queues for run in queue.clear()]
 
-    def latencies(self, device: str) -> tuple[Latency, ...]:
-        """Each member's l̂ for that kind of device."""
-        found = self._latencies.get(device)
+    def latencies(self, device: str, worker: str = "") -> tuple[Latency, ...]:
+        """Each member's l̂ on that worker, of that kind of device; "" for one of the kind."""
+        place = (device, worker)
+        found = self._latencies.get(place)
         if found is None:
-            kinds = (_latency_on(member, device, self.key[2]) for member in self.members)
-            found = self._latencies[device] = tuple(kinds)
-            self._learners[device] = tuple(
+            each = (_latency_on(member, device, self.key[2], worker) for member in self.members)
+            found = self._latencies[place] = tuple(each)
+            self._learners[place] = tuple(
                 each if isinstance(each, LearnedLatency) else None for each in found
             )
         return found
@@ -238,17 +240,17 @@ class Lane:
     def takes_s(self, rows: int, runner: Runner, members: Collection[str] = ()) -> float:
         """l̂ of a batch there on these members, or on all: that of the slowest part, if it is of several."""
         if isinstance(runner, WorkerState):
-            return self.predicted_s(rows, runner.view.device, members)
+            return self.predicted_s(rows, runner.view.device, members, runner.name)
         parts = runner.running(members)
-        return max((self.predicted_s(rows, worker.view.device, part) for worker, part in parts), default=0.0)
+        return max((self.takes_s(rows, worker, part) for worker, part in parts), default=0.0)
 
-    def predicted_s(self, rows: int, device: str, members: Collection[str] = ()) -> float:
+    def predicted_s(self, rows: int, device: str, members: Collection[str] = (), worker: str = "") -> float:
         """l̂ of a batch on these members, one after the other on one worker; on all if none is named.
 
         What they share (the decoding) is done once: of the sum of what each would take alone, as much less as
         their batches have been seen to save; but a batch never takes less than its slowest member.
         """
-        latencies = self.latencies(device)
+        latencies = self.latencies(device, worker)
         if len(latencies) == 1:
             return latencies[0](rows)
         if len(members) == 1:
@@ -262,9 +264,9 @@ class Lane:
         all_s = sum(each_s)
         return all_s if saved is None else max(all_s - saved.typical_s(rows), *each_s)
 
-    def least_row_s(self, device: str) -> float:
+    def least_row_s(self, worker: WorkerState) -> float:
         """What a row takes there at the least, in a full batch."""
-        return self.predicted_s(self.spec.max_batch, device) / self.spec.max_batch
+        return self.takes_s(self.spec.max_batch, worker) / self.spec.max_batch
 
     def right_share(self, members: Collection[str] = ()) -> float:
         """How many of a batch's answers are right, as far as that is known; the best member's share."""
@@ -339,12 +341,13 @@ class Lane:
         took_s: float,
         device: str,
         worked: BatchTimes | None = None,
+        worker: str = "",
     ) -> None:
         """Teach l̂ of each of these members what it would have taken alone; a batch of them took `took_s`.
 
         Where `worked` does not say what each took, each is taken to be off by as much as all of them.
         """
-        latencies = self.latencies(device)
+        latencies = self.latencies(device, worker)
         there = set(members).intersection(self.names)  # the function may have others by now
         if not there or took_s <= 0:
             return
@@ -368,11 +371,11 @@ class Lane:
                     }
                 self._learn_saved(rows, device, members, sum(each_s.values()) - took_s)
         else:
-            ran_s = self.predicted_s(rows, device, members)
+            ran_s = self.predicted_s(rows, device, members, worker)
             scale = took_s / ran_s if ran_s > 0 else 0.0
             pairs = zip(self.names, latencies, strict=True)
             alone_s = {name: scale * latency(rows) for name, latency in pairs if name in there}
-        for name, learner in zip(self.names, self._learners[device], strict=True):
+        for name, learner in zip(self.names, self._learners_on(device, worker), strict=True):
             if learner is not None and name in there and asked[name] and alone_s[name] > 0:
                 learner.observe(asked[name], alone_s[name])
 
@@ -382,10 +385,14 @@ class Lane:
         if rows:
             takes_s = 0.0
             for each, part in worker.running(members):
-                part_s = self.predicted_s(rows, each.view.device, part)
+                part_s = self.takes_s(rows, each, part)
                 each.work(now_s, part_s)
                 takes_s = max(takes_s, part_s)
             self.typical_s += (0.1 if self.typical_s else 1.0) * (takes_s - self.typical_s)
+
+    def _learners_on(self, device: str, worker: str) -> tuple[LearnedLatency | None, ...]:
+        self.latencies(device, worker)
+        return self._learners[device, worker]
 
     def _missing(self, worker: WorkerState) -> tuple[MemberSpec, ...]:
         known = self._lacks.get(worker.name)
@@ -415,7 +422,7 @@ class Lane:
         runs, rows = queue.view(self.decided_of)
         together: Callable[[int], float] | None = None
         if isinstance(runner, WorkerState):
-            pairs = zip(self.members, self.latencies(runner.view.device), strict=True)
+            pairs = zip(self.members, self.latencies(runner.view.device, runner.name), strict=True)
             members = self._members_on(runner, now_s, pairs)
         else:
             members = self._members_of(runner, now_s)
@@ -453,7 +460,7 @@ class Lane:
         """Each where it would run, in the function's order."""
         found: dict[str, MemberView] = {}
         for worker, part in team.parts:
-            pairs = zip(self.members, self.latencies(worker.view.device), strict=True)
+            pairs = zip(self.members, self.latencies(worker.view.device, worker.name), strict=True)
             theirs = [(member, latency) for member, latency in pairs if member.name in part]
             found.update((view.name, view) for view in self._members_on(worker, now_s, theirs))
         return tuple(found[name] for name in self.names)
@@ -476,6 +483,8 @@ def run_of(now_s: float, submission: Submission, due_s: float) -> RowRun:
     )
 
 
-def _latency_on(member: MemberSpec, device: str, bucket: str) -> Latency:
+def _latency_on(member: MemberSpec, device: str, bucket: str, worker: str) -> Latency:
     latency = member.latency
-    return latency.on(device, bucket) if isinstance(latency, LatencyByKind) else latency
+    if isinstance(latency, LatencyByKind):
+        latency = latency.on(device, bucket)
+    return latency.of_worker(worker) if worker and isinstance(latency, LatencyByWorker) else latency

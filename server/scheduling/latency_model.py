@@ -9,6 +9,8 @@ last one of its size, deviated too, so that one outlier moves little and a real 
 second batch on. `margin` is a high quantile of what the last 20 batches took beyond the curve as it is now:
 it covers the noise.
 
+Workers of one kind need not be alike: `of_worker` is l̂ on one of them (worker_pace.py).
+
 Knows batch sizes and seconds; nothing of queues, policies or models. Its state is plain JSON.
 """
 
@@ -19,7 +21,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["LatencyModel"]
+from server.scheduling.worker_pace import WorkerPaces
+
+__all__ = ["LatencyModel", "LatencyOnWorker"]
 
 _LEVEL_GAIN = 0.25  # of a deviation, into the level
 _SHAPE_GAIN = 0.15  # into the shape at its size, once that is known; more for the first batches of a size
@@ -40,12 +44,14 @@ class LatencyModel:
         """
         self._kinds: dict[str, LatencyModel] = {}
         self._base: LatencyModel | None = None
+        self._paces = WorkerPaces()
         self.start(profile_s, measured=measured)
 
     def start(self, profile_s: Mapping[int, float], *, measured: bool = True) -> None:
         """Begin anew from that profile, as a new one would; the models of other kinds stay as they are."""
         if not profile_s or any(rows < 1 or not 0 < took < math.inf for rows, took in profile_s.items()):
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
+        self._paces.forget()
         self._profile = sorted(profile_s.items())
         self._profiled_s: dict[int, float] = {}  # at learned sizes
         self._near: dict[int, int] = {}  # rows → the learned size that a batch of so many is near
@@ -87,6 +93,10 @@ class LatencyModel:
             kind = LatencyModel(dict(self._curve), measured=self._measured)
             self._adopt(name, kind)
         return kind
+
+    def of_worker(self, worker: str) -> LatencyOnWorker:
+        """l̂ on one worker of the kind."""
+        return LatencyOnWorker(self, self._paces, worker)
 
     def kinds(self, bucket: str) -> list[LatencyModel]:
         """The models of rows of that shape, one for each kind of device where such rows ran."""
@@ -208,6 +218,33 @@ class LatencyModel:
                 min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
             )
         return self._margin
+
+
+class LatencyOnWorker:
+    """l̂ of a kind on one of its workers; what it is taught teaches the kind too."""
+
+    __slots__ = ("_kind", "_pace", "_paces")
+
+    def __init__(self, kind: LatencyModel, paces: WorkerPaces, worker: str) -> None:
+        self._kind = kind
+        self._paces = paces
+        self._pace = paces.of(worker)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it rests on a measurement, here or on another worker of the kind."""
+        return self._kind.is_known
+
+    def __call__(self, rows: int) -> float:
+        """Predicted seconds of a batch of `rows` rows there."""
+        return self._kind(rows) * self._pace.ratio
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A batch took so long there. Raises ValueError for what cannot have been."""
+        kind = self._kind
+        kind.observe(rows, seconds / self._pace.ratio)
+        level = kind._level
+        self._paces.observe(self._pace, math.log(seconds / kind.typical_s(rows)) + level, level)
 
 
 def _believed(deviation: float, last: float) -> float:

@@ -184,11 +184,12 @@ class PooledLane(Lane):
         ask = self.pool.choice_of(RowEvidence()).ask
         return self.names[ask[0] if ask else 0]
 
-    def least_row_s(self, device: str) -> float:
+    def least_row_s(self, worker: WorkerState) -> float:
         """What a row takes there at the least, in a full batch; of a pool, on the cheapest member."""
         if self.pool is None:
-            return super().least_row_s(device)
-        return min(latency(self.spec.max_batch) for latency in self.latencies(device)) / self.spec.max_batch
+            return super().least_row_s(worker)
+        most = self.spec.max_batch
+        return min(latency(most) for latency in self.latencies(worker.view.device, worker.name)) / most
 
     def right_of(self, offer: Offer) -> float:
         """How many more answers are right for what is offered, in expectation."""
@@ -271,7 +272,7 @@ class PooledLane(Lane):
         idle = next((each for each in self._holders.values() if each.is_idle and each.has_room(now_s)), None)
         if idle is None or not pool.choice_of(RowEvidence()).is_free:
             return False
-        all_s = self.predicted_s(rows, idle.view.device)
+        all_s = self.takes_s(rows, idle)
         rate = self._pooled_pace.rate(now_s, _FADE_S)
         return may_ask_all(all_s, min(goal_s, len(self._holders) * rows / rate))
 

@@ -1,8 +1,9 @@
 """Which worker a lane's next batch is for, or which several.
 
 Of those that hold the model the one that would start it soonest: after what is on it, and after the batches
-that wait for it. That may be a busy worker. A worker that is overdue is busy: it is expected to stay so for
-as long again. What is loaded elsewhere is decided by the placement.
+that wait for it. That may be a busy worker. Where some are slower, one that ends it sooner goes before; and
+rows that would be late on those that have room wait for one on which they are not. A worker that is overdue
+is busy: it is expected to stay so for as long again. What is loaded elsewhere is decided by the placement.
 
 Members on one worker share what they need, so one that holds all of a lane's goes before several that hold
 them between them. Those run the rows where no other can, or where each that could is overdue.
@@ -12,7 +13,7 @@ Pure functions of lanes and workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from server.scheduling.lanes import Lane
 from server.scheduling.team import Runner, Team, TeamPart
@@ -38,7 +39,7 @@ def _add_parts(waiting_s: dict[str, float], lane: Lane, workers: Collection[Work
     for member in lane.members if rows else ():
         holders = [worker for worker in workers if member.name in worker.view.resident]
         for worker in holders:
-            takes_s = lane.predicted_s(rows, worker.view.device, (member.name,))
+            takes_s = lane.takes_s(rows, worker, (member.name,))
             waiting_s[worker.name] += takes_s / len(holders)
 
 
@@ -84,6 +85,7 @@ def worker_for(
     """The worker to send the lane's batch to; None to wait for one that has no room yet."""
     best: WorkerState | None = None
     best_s, best_has_room = math.inf, False
+    able: list[tuple[WorkerState, float, bool]] = []
     for worker in workers:
         if worker.is_reserved or not lane.can_run_on(worker):
             continue
@@ -91,11 +93,45 @@ def worker_for(
         start_s = worker.starts_at_s(now_s)
         if not has_room and waiting_s:
             start_s += max(0.0, waiting_s[worker.name] - _next_batch_s(lane, worker))
+        able.append((worker, start_s, has_room))
         if start_s < best_s or (start_s == best_s and has_room and not best_has_room):
             best, best_s, best_has_room = worker, start_s, has_room
+    if best is not None and best_has_room and len(able) > 1 and lane.interactive.rows:
+        return _in_time(now_s, lane, best, best_s, able)
     return best if best_has_room else None
+
+
+def _in_time(
+    now_s: float,
+    lane: Lane,
+    best: WorkerState,
+    best_s: float,
+    able: Sequence[tuple[WorkerState, float, bool]],
+) -> WorkerState | None:
+    """Of workers that are not equally fast, one that ends the lane's next batch sooner than `best`, which
+    begins it first; None to wait for one on which its first row is in time, as it is on none that has room.
+
+    Where all are late, or equally fast, it is `best`.
+    """
+    rows = min(lane.interactive.rows, lane.spec.max_batch)
+    best_takes_s = lane.takes_s(rows, best)
+    each_takes_s = [lane.takes_s(rows, worker) for worker, _, _ in able]
+    if max(each_takes_s) == min(each_takes_s):
+        return best
+    due_s = lane.interactive.first.due_s
+    ends_s = best_s + best_takes_s
+    for (worker, start_s, has_room), takes_s in zip(able, each_takes_s, strict=True):
+        if has_room and start_s + takes_s < ends_s:
+            best, best_s, ends_s = worker, start_s, start_s + takes_s
+    if best_s + lane.takes_s(1, best) <= due_s:
+        return best
+    is_waited_for = any(
+        not has_room and not worker.is_overdue(now_s) and start_s + lane.takes_s(1, worker) <= due_s
+        for worker, start_s, has_room in able
+    )
+    return None if is_waited_for else best
 
 
 def _next_batch_s(lane: Lane, worker: WorkerState) -> float:
     rows = min(lane.interactive.rows, lane.spec.max_batch)
-    return lane.predicted_s(rows, worker.view.device) if rows else 0.0
+    return lane.takes_s(rows, worker) if rows else 0.0

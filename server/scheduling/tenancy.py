@@ -46,12 +46,12 @@ def asked_of(now_s: float, lanes: Iterable[Lane], runner: Runner, row_class: Row
 
     A tenant asks for what waits of it, and for what comes while that many full batches run.
     """
-    device = runner.running(())[0][0].view.device
+    worker = runner.running(())[0][0]
     asks: dict[str, float] = {}  # batches
     found: list[tuple[Lane, str, Stream]] = []
     for lane in lanes:
         most = lane.spec.max_batch
-        batch_s = lane.least_row_s(device) * most / workers
+        batch_s = lane.least_row_s(worker) * most / workers
         for tenant, stream in lane.streams.of(row_class):
             found.append((lane, tenant, stream))
             rows = lane.rows_of(row_class, tenant) + stream.rate(now_s) * batch_s

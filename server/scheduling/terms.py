@@ -23,6 +23,7 @@ __all__ = [
     "Idle",
     "Latency",
     "LatencyByKind",
+    "LatencyByWorker",
     "LearnedLatency",
     "MemberSpec",
     "MemberTime",
@@ -59,6 +60,14 @@ class LatencyByKind(Protocol):
 
     def on(self, device: str, bucket: str, /) -> Latency:
         """The l̂ of rows of that bucket on that kind of device."""
+
+
+@runtime_checkable
+class LatencyByWorker(Protocol):
+    """An l̂ of one kind of device that differs by worker."""
+
+    def of_worker(self, worker: str, /) -> Latency:
+        """The l̂ on that worker."""
 
 
 @dataclass(frozen=True, slots=True)

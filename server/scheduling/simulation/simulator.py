@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
 from random import Random
@@ -143,7 +143,9 @@ class SimulatedDevice:
     """One simulated worker: `places` models and `capacity_bytes` fit on it, 0 = as many as the other allows.
 
     One model at a time moves over its link, at `link_bytes_per_s`. resident: what it holds at the beginning,
-    least recently used first; None = as many of the functions as fit, in their order.
+    least recently used first; None = as many of the functions as fit, in their order. kind: as workers tell
+    it, "" = its name; devices of one kind share an l̂. pace: what a batch takes there, of what it is said to
+    take.
     """
 
     name: str = "device-0"
@@ -152,6 +154,8 @@ class SimulatedDevice:
     capacity_bytes: int = 0
     link_bytes_per_s: float = math.inf
     resident: tuple[str, ...] | None = None
+    kind: str = ""
+    pace: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +361,7 @@ class _Simulation:
         self._free_s: dict[str, float] = {}
         self._is_still = True  # every device holds everything: nothing ever moves
         self._devices = {device.name: device for device in load.devices}
+        self._paces = {device.name: device.pace for device in load.devices if device.pace != 1.0}
         self._links = SimulatedLinks(
             placement_named(load.placement, load.placement_options),
             [_linked(load, device) for device in load.devices],
@@ -376,7 +381,7 @@ class _Simulation:
 
     def run(self) -> SimulationResult:
         for function in self._load.functions:
-            spec = _spec(function, self._swap_of)
+            spec = _spec(function, self._swap_of, self._paces)
             self._scheduler.configure(0.0, spec)
             self._links.serve(
                 *(spec.name, function.group, spec.slo_s),
@@ -596,6 +601,7 @@ class _Simulation:
         members = self._members[batch.function]
         passes_s = [members[name].latency_s(batch.rows) for name in batch.members]
         pace = math.exp(self._random.gauss(0.0, self._load.jitter)) if self._load.jitter else 1.0
+        pace *= self._paces.get(batch.worker, 1.0)
         took_s = (shared_s + sum(passes_s)) * pace
         if not self._is_still:
             self._links.sent(now_s, batch.worker, batch.members)
@@ -645,7 +651,8 @@ class _Simulation:
         limit = self._devices[name].in_flight_limit
         if self._load.loads_block and self._links.is_moving(name):
             limit = 0
-        self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit, device=name))
+        kind = self._devices[name].kind or name
+        self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit, device=kind))
 
 
 def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
@@ -660,7 +667,34 @@ def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
     )
 
 
-def _spec(function: FunctionLoad, swap_of: Callable[[str], Callable[[str], float]]) -> FunctionSpec:
+@dataclass(frozen=True, slots=True)
+class _TrueLatency:
+    """What batches really take on each device, as the scheduler is told where nothing else is."""
+
+    latency_s: Callable[[int], float]
+    paces: Mapping[str, float]
+    pace: float = 1.0
+
+    def __call__(self, rows: int) -> float:
+        return self.latency_s(rows) * self.pace
+
+    def of_worker(self, worker: str) -> _TrueLatency:
+        return replace(self, pace=self.paces.get(worker, 1.0))
+
+
+def _predicted_of(
+    function: FunctionLoad, member: MemberLoad, paces: Mapping[str, float]
+) -> Callable[[int], float]:
+    told_s = member.predicted_s if function.members else function.predicted_s
+    predicted_s = function.predicted_of(member)
+    return _TrueLatency(predicted_s, paces) if paces and told_s is None else predicted_s
+
+
+def _spec(
+    function: FunctionLoad,
+    swap_of: Callable[[str], Callable[[str], float]],
+    paces: Mapping[str, float],
+) -> FunctionSpec:
     sizes = function.batch_sizes or _powers_of_two(function.max_batch)
     return FunctionSpec(
         name=function.name,
@@ -668,7 +702,7 @@ def _spec(function: FunctionLoad, swap_of: Callable[[str], Callable[[str], float
         max_batch=function.max_batch,
         batch_sizes=sizes,
         members=tuple(
-            MemberSpec(m.name, m.accuracy, function.predicted_of(m), swap_of(m.name))
+            MemberSpec(m.name, m.accuracy, _predicted_of(function, m, paces), swap_of(m.name))
             for m in function.all_members
         ),
         policy=function.policy,

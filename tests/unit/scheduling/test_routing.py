@@ -20,10 +20,14 @@ class Place:
     free_s: float = 0.0
     room: bool = True
     is_reserved: bool = False
+    pace: float = 1.0
     view: Any = field(default_factory=lambda: SimpleNamespace(device="cpu"))
 
     def has_room(self, now_s: float) -> bool:
         return self.room
+
+    def is_overdue(self, now_s: float) -> bool:
+        return False
 
     def starts_at_s(self, now_s: float) -> float:
         return max(now_s, self.free_s)
@@ -32,8 +36,8 @@ class Place:
 class Line:
     """A function's rows: `rows` interactive ones wait, a row takes 10 ms, `swaps` by worker."""
 
-    def __init__(self, rows: int = 0, max_batch: int = 8, **swaps: float) -> None:
-        self.interactive = SimpleNamespace(rows=rows)
+    def __init__(self, rows: int = 0, max_batch: int = 8, due_s: float = math.inf, **swaps: float) -> None:
+        self.interactive = SimpleNamespace(rows=rows, first=SimpleNamespace(due_s=due_s))
         self.spec = SimpleNamespace(max_batch=max_batch)
         self._swaps = swaps
 
@@ -44,8 +48,8 @@ class Line:
     def can_run_on(self, worker: Place) -> bool:
         return worker.name not in self._swaps
 
-    def predicted_s(self, rows: int, device: str) -> float:
-        return 0.01 * rows
+    def takes_s(self, rows: int, worker: Place) -> float:
+        return 0.01 * rows * worker.pace
 
 
 def route(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
@@ -90,3 +94,17 @@ def test_what_waits_is_shared_by_the_workers_that_hold_the_model() -> None:
     both, one, none = Line(rows=20, c=1.0), Line(rows=3, b=1.0, c=1.0), Line()
     waiting = backlog_s((both, one, none), workers)  # type: ignore[arg-type]  # what it looks at
     assert waiting == pytest.approx({"a": 0.04 + 0.03, "b": 0.04, "c": 0.0})  # 8 rows at most are a batch
+
+
+def test_of_workers_that_are_not_equally_fast_the_one_that_ends_it_first_gets_it() -> None:
+    slow, fast = Place("slow", 1.0, pace=3.0), Place("fast", 1.05)  # from 1.0 on 120 ms, from 1.05 on 40
+    assert route(Line(rows=4), slow, fast) == "fast"
+    assert route(Line(rows=4), slow, Place("fast", 1.1)) == "slow"
+    assert route(Line(rows=4), slow, Place("fast", 1.05, room=False)) == "slow", "it works meanwhile"
+
+
+def test_rows_that_only_a_worker_without_room_answers_in_time_wait_for_it() -> None:
+    slow, fast = Place("slow", 1.0, pace=3.0), Place("fast", 1.005, room=False)
+    assert route(Line(rows=4, due_s=1.02), slow, fast) is None  # a row alone: at 1.03 and at 1.015
+    assert route(Line(rows=4, due_s=1.04), slow, fast) == "slow"
+    assert route(Line(rows=4, due_s=1.01), slow, fast) == "slow", "it is late on either"
