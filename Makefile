@@ -111,6 +111,9 @@ bench-rafiki: $(READY) ## Rafiki's Figures 14 to 16: three models over a cycle, 
 bench-clipper: $(READY) ## Clipper's Figures 8 to 10: a member fails, straggles, suits one context (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.clipper $(FLAGS)
 
+bench-front: $(READY) ## What a row costs the server's own thread, stage by stage, in CPU µs (FLAGS='--kbytes 0.1')
+	$(BIN)/python -m tests.benchmarks.front_cost $(FLAGS)
+
 bench-loads: $(READY) ## Loads of a 233 MB model beside the link's rate and what dd reads (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.load_rates $(FLAGS)
 

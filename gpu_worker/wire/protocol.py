@@ -120,6 +120,7 @@ __all__ = [
 MAX_FRAME_BYTES = 1 << 30
 _PREFIX = struct.Struct("<II")
 PREFIX_BYTES = _PREFIX.size
+_as_json = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` would make an encoder for each message
 
 
 class FrameError(ValueError):
@@ -157,7 +158,7 @@ def encode(message: Message) -> bytes:
         rows = head[name]
         head[name] = len(rows)
         blobs += [struct.pack(f"<{len(rows)}I", *map(len, rows)), *rows]
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = _as_json(head).encode()
     total = PREFIX_BYTES + len(text) + sum(map(len, blobs))
     if total > MAX_FRAME_BYTES:
         raise FrameError(f"a message of {total} bytes is over the limit of {MAX_FRAME_BYTES}")

@@ -9,22 +9,25 @@ from ml_udf.oip.messages import (
     InferRequest,
     InferResponse,
     RequestedOutput,
+    ResponseTemplate,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from ml_udf.oip.tensor import Tensor, WireError
+from ml_udf.oip.tensor import Tensor, WireError, pack_bytes
 
 __all__ = [
     "HEADER_LENGTH",
     "InferRequest",
     "InferResponse",
     "RequestedOutput",
+    "ResponseTemplate",
     "Tensor",
     "WireError",
     "decode_request",
     "decode_response",
     "encode_request",
     "encode_response",
+    "pack_bytes",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "InferRequest",
     "InferResponse",
     "RequestedOutput",
+    "ResponseTemplate",
     "decode_request",
     "decode_response",
     "encode_request",
@@ -35,6 +36,8 @@ __all__ = [
 
 _MOST_DIMENSIONS = 16
 _LARGEST_DIMENSION = 1 << 48
+_as_json = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` would make an encoder for each message
+_SIZE = 10**15  # in a template, where the size of a tensor's data will stand
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -117,6 +120,47 @@ def encode_response(response: InferResponse, request: InferRequest) -> tuple[byt
     return _join(head, blobs)
 
 
+class ResponseTemplate:
+    """Responses that differ in nothing but the data of their tensors, all of which are binary."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, response: InferResponse, request: InferRequest) -> None:
+        """Of responses like this one. Raises ValueError if an output of it is not binary, or names a size."""
+        head: dict[str, Any] = {"model_name": response.model_name}
+        if response.model_version:
+            head["model_version"] = response.model_version
+        if response.id:
+            head["id"] = response.id
+        if response.parameters:
+            head["parameters"] = response.parameters
+        binary = {tensor.name: request.wants_binary(tensor.name) for tensor in response.outputs}
+        head["outputs"], _ = _encode_tensors(response.outputs, binary)
+        for place, output in enumerate(head["outputs"]):
+            if not binary[output["name"]]:
+                raise ValueError(f"the output {output['name']!r} is not binary")
+            output["parameters"]["binary_data_size"] = _SIZE + place
+        text = _as_json(head).encode()
+        parts: list[bytes] = []
+        for place in range(len(binary)):
+            part, size, text = text.partition(b"%d" % (_SIZE + place))
+            if not size or b"%d" % (_SIZE + place) in text:
+                raise ValueError("the response has the number of a template in it")
+            parts.append(part)
+        self._parts = [*parts, text]
+
+    def fill(self, blobs: Sequence[bytes | bytearray | memoryview]) -> tuple[bytes, dict[str, str]]:
+        """Body and headers of the response with that data, by output, as `encode_response` writes it."""
+        pieces: list[bytes | bytearray | memoryview] = []
+        for part, blob in zip(self._parts, blobs, strict=False):
+            pieces += (part, b"%d" % len(blob))
+        pieces.append(self._parts[-1])
+        length = sum(map(len, pieces))
+        pieces += blobs
+        headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(length)}
+        return b"".join(pieces), headers
+
+
 def decode_request(body: bytes | memoryview, header_length: str | None) -> InferRequest:
     """Parse an infer request; `header_length` is the value of `HEADER_LENGTH`, None if absent.
 
@@ -152,7 +196,7 @@ def decode_response(body: bytes | memoryview, header_length: str | None) -> Infe
 
 
 def _join(head: Mapping[str, Any], blobs: list[bytes | memoryview]) -> tuple[bytes, dict[str, str]]:
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = _as_json(head).encode()
     if not blobs:
         return text, {"Content-Type": "application/json"}
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}

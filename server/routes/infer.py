@@ -34,6 +34,7 @@ from server.http.replies import error_reply
 from server.observability.metrics import Metrics
 from server.routes.bulk_tag import bulk_request
 from server.routes.codec import Codec, raw_request
+from server.routes.reply_templates import ReplyTemplates
 from server.serving.cached_calls import CachedCall
 from server.serving.call_service import CallService
 from server.serving.calls import PendingReply, Reply
@@ -92,6 +93,7 @@ class InferRoute:
         self._tasks = tasks
         self._max_body_bytes = max_body_bytes
         self._audit = audit
+        self._templates = ReplyTemplates(codec)
 
     def takes(self, path: str) -> bool:
         """Whether a path, percent-decoded, is this route's."""
@@ -209,7 +211,8 @@ class InferRoute:
             if rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return
-            body, headers = _encoded(self._codec, reply, asked, self._to_hide(asked))
+            filled = self._templates.filled(reply, asked.request)
+            body, headers = filled or _encoded(self._codec, reply, asked, self._to_hide(asked))
         except Exception as exc:
             self._fail(asked, exc)
         else:
@@ -308,7 +311,7 @@ class _Asked:
 
 def _encoded(
     codec: Codec, reply: Reply, asked: _Asked, hidden: Mapping[str, str]
-) -> tuple[bytes, dict[str, str]]:
+) -> tuple[bytes, Mapping[str, str]]:
     assert asked.request is not None
     return encode_response(codec.response_of(reply, asked.request, hidden, asked.decision), asked.request)
 

@@ -112,7 +112,7 @@ class Queues:
     def lane_for(self, now_s: float, submission: Submission) -> Lane:
         """Where a submission would wait. Raises KeyError for an unknown function or member."""
         spec = self._specs[submission.function]
-        members = submission.members or tuple(member.name for member in spec.members)
+        members = submission.members or spec.names
         key = (submission.function, members, submission.bucket)
         lanes = self._lanes[submission.function]
         lane = lanes.get(key)

@@ -97,6 +97,10 @@ class FunctionSpec:
     max_queued_rows: int = 100_000
     max_queued_bytes: int = 1 << 30
     pooled: bool = False  # its rows need not go to all members (`Scheduler.follow`)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)  # of its members
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(member.name for member in self.members))
 
 
 @record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -95,20 +94,27 @@ class CallService:
             call = self._wishes.answered_by(call)
         name, rows = call.function.name, len(call.rows)
         now_s = time.monotonic()
-        with contextlib.ExitStack() as undo:
-            call = self._bulk.enter(now_s, call)
-            undo.callback(self._bulk.left, now_s, call, None, answered=False)
+        call = self._bulk.enter(now_s, call)
+        try:
             self._caps.take(now_s, call.caller, call.shares, rows, call.nbytes)
-            undo.callback(self._caps.give, call.caller, call.shares, rows, call.nbytes)
-            if not self._fair_share.take(name, call.caller, rows):
-                raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
-            undo.callback(self._fair_share.give, name, call.caller, rows)
             try:
-                pending = self._begun(call)
-            except (DeadlineExceeded, Overloaded):
-                self._over_goal(call)
+                if not self._fair_share.take(name, call.caller, rows):
+                    raise Overloaded(
+                        f"this caller's rows fill its share of the queue of {name}; try again soon"
+                    )
+                try:
+                    pending = self._begun(call)
+                except BaseException as exc:
+                    self._fair_share.give(name, call.caller, rows)
+                    if isinstance(exc, DeadlineExceeded | Overloaded):
+                        self._over_goal(call)
+                    raise
+            except BaseException:
+                self._caps.give(call.caller, call.shares, rows, call.nbytes)
                 raise
-            undo.pop_all()
+        except BaseException:
+            self._bulk.left(now_s, call, None, answered=False)
+            raise
         self._bulk.begun(call, pending)
         pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
         return pending

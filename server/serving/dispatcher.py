@@ -121,6 +121,8 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
+        self._arrived: dict[str, tuple[Function, int]] = {}  # interactive rows of this turn, by function
+        self._came: dict[str, tuple[Function, int]] = {}  # the same of any class, as far as they were queued
         self.residency = residency_of(self)
 
     # ── what is served ──────────────────────────────────────────────────────────────────────────────
@@ -260,9 +262,10 @@ class Dispatcher:
         now_s = time.monotonic()
         pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
         if call.row_class == "interactive":
-            self.residency.arrived(call.function.asked, len(call.rows))
+            _count_in(self._arrived, call)
         rejection = self._submit(now_s, pending, 0, len(call.rows))
         if rejection is not None:
+            self._tell_arrived()
             self.residency.lost(call.function.asked, len(call.rows))
             raise error_of(rejection, call.function, now_s)
         if pending.done:  # no member of it can be asked, and each row has that for its answer
@@ -276,7 +279,8 @@ class Dispatcher:
                 pending.timers = (self._call_at(goal_s, self._at_goal, pending),)
         if call.deadline_s < math.inf:
             pending.timers += (self._call_at(call.deadline_s, self._overdue, pending),)
-        self._want(pending, came=True)
+        _count_in(self._came, call)
+        self._wake()
         return pending
 
     def end(self, pending: PendingReply) -> None:
@@ -397,6 +401,7 @@ class Dispatcher:
     def _pump(self) -> None:
         """Do what the core says until it is idle."""
         self._pump_soon = None
+        self._want_what_came()
         if self._pump_at is not None:
             self._pump_at.cancel()
             self._pump_at = None
@@ -627,18 +632,33 @@ class Dispatcher:
             return None
         return self._contexts.shifts(self._functions.get(call.function.key, call.function), call.context)
 
-    def _want(self, pending: PendingReply, *, came: bool = False) -> None:
-        """came: its rows have just come, and count as a hit or a miss."""
+    def _want(self, pending: PendingReply) -> None:
         function = pending.call.function
-        is_resident = self.residency.is_resident(function.asked)
-        if came:
-            stats = self._metrics.of(function)
-            if is_resident:
-                stats.resident_rows += len(pending.call.rows)
-            else:
-                stats.absent_rows += len(pending.call.rows)
-        if not is_resident:
+        if not self.residency.is_resident(function.asked):
             self.residency.want(function.asked)
+
+    def _tell_arrived(self) -> None:
+        """Tell the residency which rows have come in this turn, whether they were let in or not."""
+        if self._arrived:
+            arrived, self._arrived = self._arrived, {}
+            for function, rows in arrived.values():
+                self.residency.arrived(function.asked, rows)
+
+    def _want_what_came(self) -> None:
+        """Have loaded what the rows of this turn lack; they count as hits or misses."""
+        self._tell_arrived()
+        if not self._came:
+            return
+        came, self._came = self._came, {}
+        for function, rows in came.values():
+            if function.key not in self._functions:
+                continue  # it was removed since
+            stats = self._metrics.of(function)
+            if self.residency.is_resident(function.asked):
+                stats.resident_rows += rows
+            else:
+                stats.absent_rows += rows
+                self.residency.want(function.asked)
 
     def _run_again(self, now_s: float, sent: BatchInFlight, reply: Failed) -> None:
         """Queue a batch's rows once more; those under which the worker died run alone from now on."""
@@ -899,6 +919,14 @@ class Dispatcher:
         )
         self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
         self._wake()
+
+
+def _count_in(rows_of: dict[str, tuple[Function, int]], call: Call) -> None:
+    """Count a call's rows with those of its function."""
+    function = call.function
+    counted = rows_of.get(function.key)
+    rows = len(call.rows)
+    rows_of[function.key] = (function, rows if counted is None else counted[1] + rows)
 
 
 def _is_of_proxy(sent: BatchInFlight) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,12 +13,14 @@ from ml_udf.oip import (
     InferRequest,
     InferResponse,
     RequestedOutput,
+    ResponseTemplate,
     Tensor,
     WireError,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
+    pack_bytes,
 )
 from ml_udf.oip.tensor import pack_bytes, unpack_bytes
 
@@ -129,3 +132,34 @@ def test_a_deeply_nested_body_is_refused_and_not_a_crash():
     body = b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(WireError):
         decode_request(body, None)
+
+
+BINARY = InferRequest([], parameters={"binary_data_output": True})
+
+
+def labelled(label: bytes, number: float, name: str = "food", **fields: Any) -> InferResponse:
+    outputs = [Tensor.of_bytes("label", [label]), Tensor.of_numbers("confidence", "FP32", [number])]
+    outputs[0].parameters["content"] = "labels"
+    return InferResponse(name, outputs, "3", **fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "7"}, {"parameters": {"ml_udf_cached_rows": 1}}])
+def test_a_filled_template_is_to_the_byte_what_would_be_encoded(fields):
+    template = ResponseTemplate(labelled(b"laksa", 0.5, **fields), BINARY)
+    for label, number in [(b"laksa", 0.5), (b"", -1.0), (b"x" * 70_000, 2.0), (b"1000000000000000", 0.0)]:
+        blobs = [pack_bytes([label]), struct.pack("<f", number)]
+        assert template.fill(blobs) == encode_response(labelled(label, number, **fields), BINARY)
+
+
+def test_a_response_that_holds_the_mark_of_a_size_makes_no_template_or_a_right_one():
+    with pytest.raises(ValueError, match="number of a template"):
+        ResponseTemplate(labelled(b"x", 0.5, "f1000000000000000"), BINARY)
+    odd = labelled(b"x", 0.5, "1000000000000001")
+    filled = ResponseTemplate(odd, BINARY).fill([pack_bytes([b"x"]), struct.pack("<f", 0.5)])
+    assert filled == encode_response(odd, BINARY)
+
+
+def test_a_response_in_json_makes_no_template():
+    request = InferRequest([], [RequestedOutput("label", binary=False)], parameters=BINARY.parameters)
+    with pytest.raises(ValueError, match="not binary"):
+        ResponseTemplate(labelled(b"x", 0.5), request)

@@ -14,15 +14,25 @@ from typing import Any
 import pytest
 
 import server.routes.infer as infer_module
-from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_response, encode_request
+from gpu_worker.wire.protocol import Answer, RowError
+from ml_udf.oip import (
+    HEADER_LENGTH,
+    InferRequest,
+    RequestedOutput,
+    Tensor,
+    decode_response,
+    encode_request,
+)
 from server.access.caller import NOBODY, Caller, Shares
 from server.catalog.catalog import Catalog
 from server.http.application import WholeRequest
 from server.http.large_json import LargeJson
 from server.routes.codec import OWN_OUTPUTS, Codec
 from server.routes.infer import InferRoute
+from server.routes.reply_templates import ReplyTemplates
 from server.serving.call_service import CallService
 from server.supervision import Tasks
+from tests.answers import classified
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
@@ -323,3 +333,72 @@ def test_of_no_rows_every_output_is_there_and_empty() -> None:
         assert [each["data"] for each in json.loads(body)["outputs"]] == [[]] * (1 + len(OWN_OUTPUTS))
 
     run(scene)
+
+
+# ── replies that are alike ──────────────────────────────────────────────────────────────────────────
+
+
+def binary(*rows: str, outputs: tuple[str, ...] = (), **fields: Any) -> tuple[bytes, dict[str, str]]:
+    tensor = Tensor.of_bytes("text", [row.encode() for row in rows])
+    return encode_request(InferRequest([tensor], [RequestedOutput(name) for name in outputs], **fields))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"outputs": ("label",)},
+        {"outputs": ("confidence", "label")},
+        {"outputs": ("label", "answered_by", "error")},
+        {"id": "seven"},
+    ],
+)
+def test_what_is_filled_in_is_to_the_byte_what_would_be_written(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(station: Station, _: FakeWorker) -> None:
+        for rows in (("a",), ("bb", "ccc"), ("dddd",), ("é",), ("e", "f")):
+            station.ask(*binary(*rows, **asked))
+        await station.replied(5)
+        filled, station.replies[:] = list(station.replies), []
+        monkeypatch.setattr(ReplyTemplates, "filled", lambda *_: None)
+        for rows in (("a",), ("bb", "ccc"), ("dddd",), ("é",), ("e", "f")):
+            station.ask(*binary(*rows, **asked))
+        await station.replied(5)
+        assert filled == station.replies
+        assert [status for status, _, _ in filled] == [200] * 5
+
+    run(scene)
+
+
+def test_a_new_version_is_named_in_the_replies_that_follow_it() -> None:
+    async def scene(station: Station, _: FakeWorker) -> None:
+        versions: list[str] = []
+        for version in (None, 2, 3):
+            if version is not None:
+                station.deploy(version)
+            station.ask(*binary("a"))
+            await station.replied(len(versions) + 1)
+            _status, body, headers = station.replies[-1]
+            versions.append(decode_response(body, headers[HEADER_LENGTH]).model_version)
+        assert versions == ["1", "2", "3"]
+
+    run(scene)
+
+
+def test_rows_at_fault_are_told_whatever_was_replied_before() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(*binary("a"))
+        await until(lambda: len(worker.batches) == 1)
+        worker.answer()
+        await station.replied()
+        station.ask(*binary("b"))
+        await until(lambda: len(worker.batches) == 1)
+        message, on_reply = worker.batches.pop()
+        fault = RowError(0, "input_not_found", "there is no b")
+        on_reply(Answer(message.id, [classified(message.models[0], [""], [0.0])], [fault]))
+        await station.replied(2)
+        assert [status for status, _, _ in station.replies] == [200, 400]
+        assert b"there is no b" in station.replies[1][1]
+
+    run(scene, answers=False)

@@ -1,0 +1,275 @@
+"""`make bench-front`: what a row costs the server's own thread, stage by stage, in CPU µs.
+
+One process, no sockets: 32 kept connections with a transport that only counts, the infer route, the
+scheduler, the worker's frames to and from a stand-in that answers at once. Every connection sends a row a
+turn, as it is at capacity. What the kernel takes for sockets comes on top. Each stage is its own time,
+without those that it calls; `all` is measured apart, without the clocks that the stages need.
+
+FLAGS='--kbytes 15 --turns 300 --rounds 3'; with PYTHONPATH of another tree it measures that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+from rich.table import Table
+
+from gpu_worker.wire.protocol import Answer, Column, Done, Infer, Load, Loaded, MemberAnswer, decode, encode
+from server.access.caller import NOBODY
+from server.catalog.catalog import Catalog
+from server.http.application import Admitted
+from server.http.backpressure import Backpressure
+from server.http.connection import Connection, Connections
+from server.http.large_json import LargeJson
+from server.observability.metrics import Metrics
+from server.placement.policy import Capacity
+from server.placement.residency import Residency
+from server.routes.codec import Codec
+from server.routes.infer import InferRoute
+from server.scheduling.core import Scheduler
+from server.scheduling.latency_model import LatencyModel
+from server.serving.call_service import CallService
+from server.serving.dispatcher import Dispatcher
+from server.serving.scheduler_adapter import QueueBounds
+from server.supervision import Tasks
+from server.workers.channel import Channel
+from server.workers.pool import OnReply, WorkerInfo
+from tests.benchmarks.report import console, write_json
+from tests.unit.server.served import CLASSES, function, image_model
+
+_CONNECTIONS = 32
+_WARM_UP = 50  # turns
+_STAGES: tuple[tuple[str, type, str], ...] = (
+    ("HTTP: head and body", Connection, "data_received"),
+    ("who gets in this turn", Backpressure, "_turn"),
+    ("who gets in this turn", Backpressure, "answer"),
+    ("request to call", InferRoute, "answer"),
+    ("caps, shares, counts", CallService, "begin"),
+    ("caps, shares, counts", CallService, "_over"),
+    ("into the queue", Dispatcher, "begin"),
+    ("out of the queue: decide, cut", Dispatcher, "_pump"),
+    ("frame to the worker", Channel, "send"),
+    ("frame from the worker", Channel, "data_received"),
+    ("answers to calls", Dispatcher, "_returned"),
+    ("call to reply", InferRoute, "_answered"),
+    ("HTTP: reply", Connection, "_reply"),
+)
+_STAND_IN = "(the stand-in worker)"
+
+
+@dataclass
+class _Clock:
+    """CPU seconds by stage, each without what it calls."""
+
+    spent_s: dict[str, float] = field(default_factory=dict)
+    _stack: list[str] = field(default_factory=list)
+    _since_s: float = 0.0
+
+    def wrap(self, stage: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._turn_to(stage)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._turn_back()
+
+        return timed
+
+    def _turn_to(self, stage: str) -> None:
+        now_s = time.perf_counter()
+        if self._stack:
+            self._add(now_s)
+        self._stack.append(stage)
+        self._since_s = now_s
+
+    def _turn_back(self) -> None:
+        now_s = time.perf_counter()
+        self._add(now_s)
+        self._stack.pop()
+        self._since_s = now_s
+
+    def _add(self, now_s: float) -> None:
+        stage = self._stack[-1]
+        self.spent_s[stage] = self.spent_s.get(stage, 0.0) + now_s - self._since_s
+
+
+class _Wire(asyncio.Transport):
+    """A transport that hands what is written to `take`, a turn later."""
+
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self._take = take
+
+    def write(self, data: Any) -> None:  # bytes of any kind
+        self._take(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class _Worker:
+    """A real channel to a stand-in that answers every row with the first class."""
+
+    def __init__(self, name: str, clock: _Clock | None) -> None:
+        self.name = name
+        self.info = WorkerInfo("cpu", "stand-in", 0)
+        self._channel = Channel(lambda reason: None)
+        take = self._take if clock is None else clock.wrap(_STAND_IN, self._take)
+        self._channel.connection_made(_Wire(take))
+        self._answers: dict[int, bytes] = {}
+
+    def send(self, message: Any, on_reply: OnReply) -> int:
+        return self._channel.send(message, on_reply)
+
+    async def call(self, message: Any) -> Any:
+        return await self._channel.call(message)
+
+    def cancel(self, message_id: int) -> None:
+        self._channel.cancel(message_id)
+
+    def kill(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def _take(self, frame: Any) -> None:
+        asyncio.get_running_loop().call_soon(self._channel.data_received, self._reply(bytes(frame)))
+
+    def _reply(self, frame: bytes) -> bytes:
+        message = decode(frame)
+        if isinstance(message, Infer):
+            rows = len(message.rows)
+            columns = [
+                Column("label", "BYTES", (), [CLASSES[0]] * rows),
+                Column("confidence", "FP32", (), struct.pack(f"<{rows}f", *[0.9] * rows)),
+            ]
+            members = [MemberAnswer(model, columns) for model in message.models]
+            return encode(Answer(message.id, members, [], 0.001, 0.001, 0.001, 0.001, [[0.001, 0.0]]))
+        return encode(Loaded(message.id, 1, 0.0) if isinstance(message, Load) else Done(message.id))
+
+
+class _Front:
+    """Everything between a socket and a worker, put together as `server.app` does."""
+
+    def __init__(self, clock: _Clock | None) -> None:
+        metrics, latency = Metrics(), LatencyModel({1: 0.001, 32: 0.002})
+        self._dispatcher = Dispatcher(
+            Scheduler(),
+            QueueBounds(100_000, 1 << 30),
+            lambda model: latency,
+            metrics,
+            lambda listener: Residency(listener, lambda worker: Capacity(), lambda *_: None),
+        )
+        served = function(
+            image_model(), name="photo", form="image", max_batch=32, batch_sizes=(1, 8, 32), slo_ms=1000.0
+        )
+        self._dispatcher.configure(served)
+        for number in range(2):
+            self._dispatcher.residency.worker_up(_Worker(f"w{number}", clock))
+        catalog = Catalog(lambda model: function(model))
+        catalog.add_function(served, 2)
+        calls = CallService(self._dispatcher, metrics)
+        codec = Codec(100_000, lambda model, form: latency)
+        route = InferRoute(catalog, calls, codec, metrics, LargeJson(), Tasks(), 64 << 20)
+        self._backpressure = Backpressure(route)
+        self.answer = self._backpressure.answer
+        self._missing = 0
+        self._all_here: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        all_of_them = Connections(self)  # type: ignore[arg-type]  # as much of an application as rows need
+        self.connections = [all_of_them.new() for _ in range(_CONNECTIONS)]
+        for connection in self.connections:
+            connection.connection_made(_Wire(self._replied))
+
+    def admit(self, head: Any, address: str) -> Admitted:
+        return Admitted(head.target.decode(), b"", True, 64 << 20, NOBODY)
+
+    def still_admits(self, admitted: Admitted) -> bool:
+        return True
+
+    async def turns(self, count: int, request: bytes) -> None:
+        """Every connection sends a row, and waits for its answer; so often."""
+        for _ in range(count):
+            self._all_here = asyncio.get_running_loop().create_future()
+            self._missing = _CONNECTIONS
+            for connection in self.connections:
+                connection.data_received(request)
+            await self._all_here
+
+    def _replied(self, reply: bytes) -> None:
+        assert reply.startswith(b"HTTP/1.1 200"), reply[:300]
+        self._missing -= 1
+        if not self._missing:
+            self._all_here.set_result(None)
+
+
+@contextmanager
+def _timed(clock: _Clock) -> Iterator[None]:
+    kept = [(of, name, getattr(of, name)) for _, of, name in _STAGES]
+    for stage, of, name in _STAGES:
+        setattr(of, name, clock.wrap(stage, getattr(of, name)))
+    try:
+        yield
+    finally:
+        for of, name, method in kept:
+            setattr(of, name, method)
+
+
+def measured(kbytes: float, turns: int) -> dict[str, float]:
+    """CPU µs a row: by stage, and `all`."""
+    body = bytes(int(kbytes * 1024))
+    request = (
+        b"POST /v2/models/photo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+        b"Inference-Header-Content-Length: 0\r\n\r\n" % len(body)
+    ) + body
+
+    async def run(clock: _Clock | None) -> float:
+        front = _Front(clock)
+        await front.turns(_WARM_UP, request)
+        if clock is not None:
+            clock.spent_s.clear()
+        began_s = time.process_time()
+        await front.turns(turns, request)
+        return time.process_time() - began_s
+
+    rows = turns * _CONNECTIONS
+    all_s = uvloop.run(run(None))
+    clock = _Clock()
+    with _timed(clock):
+        uvloop.run(run(clock))
+    # Other processes take time of a stage's clock, and none of `all`: what the stages are of their sum holds.
+    scale = all_s / sum(clock.spent_s.values())
+    stages = dict.fromkeys(itertools.chain((stage for stage, _, _ in _STAGES), (_STAND_IN,)), 0.0)
+    stages |= {stage: spent_s * scale * 1e6 / rows for stage, spent_s in clock.spent_s.items()}
+    return {**stages, "all": all_s * 1e6 / rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kbytes", type=float, default=15.0, help="of a row")
+    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=3)
+    flags = parser.parse_args()
+    found = [measured(flags.kbytes, flags.turns) for _ in range(flags.rounds)]
+    table = Table("stage", "CPU µs a row", "least", "greatest")
+    for stage in found[0]:
+        each = [one[stage] for one in found]
+        table.add_row(stage, *(f"{value:.1f}" for value in (statistics.median(each), min(each), max(each))))
+    console.print(table)
+    write_json("front", {"kbytes": flags.kbytes, "rounds": found})
+
+
+if __name__ == "__main__":
+    main()
