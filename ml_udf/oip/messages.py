@@ -142,7 +142,7 @@ class ResponseTemplate:
             output["parameters"]["binary_data_size"] = _SIZE + place
         text = _as_json(head).encode()
         parts: list[bytes] = []
-        for place in range(len(binary)):
+        for place in range(len(response.outputs)):
             part, size, text = text.partition(b"%d" % (_SIZE + place))
             if not size or b"%d" % (_SIZE + place) in text:
                 raise ValueError("the response has the number of a template in it")

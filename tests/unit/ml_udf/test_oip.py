@@ -22,7 +22,7 @@ from ml_udf.oip import (
     encode_response,
     pack_bytes,
 )
-from ml_udf.oip.tensor import pack_bytes, unpack_bytes
+from ml_udf.oip.tensor import unpack_bytes
 
 
 def as_json(**fields: object) -> bytes:

@@ -82,6 +82,19 @@ def run(scenario: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
+def test_a_policy_sees_the_rows_of_every_turn_that_is_over() -> None:
+    async def scenario() -> None:
+        shop = Scaled(workers=1, bounds="1:3")
+        await settle()
+        for _ in range(2):
+            for row in "abc":
+                shop.ask(row)
+            await settle()
+        assert [(one.name, one.arrived) for one in shop.fleets.read().functions] == [("a/1", 6), ("b/1", 0)]
+
+    run(scenario)
+
+
 def test_a_policy_sees_the_fleet_as_it_is() -> None:
     async def scenario() -> None:
         shop = Scaled(workers=1, bounds="1:3", prices={"cpu": Price(per_gb_s=2.0, per_hour=1.0)})
@@ -89,10 +102,7 @@ def test_a_policy_sees_the_fleet_as_it_is() -> None:
         pendings = [shop.ask(row) for row in "abc"]
         shop.training.busy.add("w0")
         fleet = shop.fleets.read()
-        assert [(one.name, one.goal_s, one.arrived) for one in fleet.functions] == [
-            ("a/1", 0.05, 3),
-            ("b/1", 0.05, 0),
-        ]
+        assert [(one.name, one.goal_s) for one in fleet.functions] == [("a/1", 0.05), ("b/1", 0.05)]
         assert fleet.functions[0].waiting == 3
         assert set(fleet.variants) == {"a/1@cpu", "b/1@cpu"}
         assert fleet.variants["a/1@cpu"].profile == ((1, 0.01), (4, 0.02))

@@ -349,6 +349,7 @@ def binary(*rows: str, outputs: tuple[str, ...] = (), **fields: Any) -> tuple[by
         {},
         {"outputs": ("label",)},
         {"outputs": ("confidence", "label")},
+        {"outputs": ("label", "label")},
         {"outputs": ("label", "answered_by", "error")},
         {"id": "seven"},
     ],
