@@ -572,6 +572,7 @@ async def _running(
         cached = _answer_cache(settings, dispatcher, metrics, supervisor)
         if cached is not None:
             stack.push_async_callback(cached.close)
+            cached.start()
             if settings.answer_cache_file is not None:
                 kept_file = KeptFile(
                     cached.store,

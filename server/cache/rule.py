@@ -6,6 +6,7 @@ live store (store.py) and whoever replays a trace drive the same object:
     add(keys, nbytes)  they were asked for, were not there, and are kept from now on
     hit(keys)          they were asked for again, and were there
     evict()            room is needed: the key of what leaves, which the rule has forgotten by then
+    sweep(is_gone)     of those that are held, these leave, whatever the rule would have said
 
 Between `add` and `evict` a key is *held*; it is added once. `evict` is called while something is held, as
 often as the bound asks for it, right after the `add` that went over it: so a rule that admits nothing new
@@ -15,7 +16,7 @@ be bounded by the capacity that it is made with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 __all__ = ["EvictionRule", "MakeRule", "SizeOf"]
@@ -35,6 +36,11 @@ class EvictionRule(Protocol):
 
     def evict(self) -> bytes:
         """What leaves; it is held no longer."""
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        """Let go of all that are gone, some at a time, each list of which is held no longer. Between two of
+        them other keys may come, be asked for and leave; a gone key that was asked for meanwhile may stay.
+        """
 
 
 MakeRule = Callable[[int, SizeOf], EvictionRule]

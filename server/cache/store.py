@@ -5,9 +5,11 @@ Pure, and used by one thread. Knows neither what a key is made of nor what an an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 
-from server.cache.entry import Source, Sources
+from server.cache.entry import PREFIX_BYTES, Source, Sources
+from server.cache.key_table import KeyTable
 from server.cache.rule import MakeRule
 
 __all__ = ["ENTRY_BYTES", "AnswerStore"]
@@ -22,7 +24,7 @@ _AT_A_TIME = 256  # answers by which the bound is passed at most, before room is
 class AnswerStore:
     """capacity_bytes: what all kept answers take together at the most, their keys and places included.
 
-    changes: how often something was kept since it was made.
+    changes: how often something came or left since it was made.
     """
 
     def __init__(self, capacity_bytes: int, make_rule: MakeRule) -> None:
@@ -31,20 +33,20 @@ class AnswerStore:
         self.changes = 0
         self.sources = Sources()
         self._rule = make_rule(capacity_bytes, self._size_of)
-        self._kept: dict[bytes, bytes] = {}
+        self._kept = KeyTable[bytes]()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(self._kept.items())
+        return iter(self._kept)
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._kept
 
     def find(self, keys: Sequence[bytes | None]) -> list[bytes | None]:
         """The row that is kept for each key, of None nothing; finding it is a hit."""
-        found = list(map(self._kept.get, keys))  # type: ignore[arg-type]  # None is nobody's key
+        found = self._kept.find(keys)
         missing = found.count(None)
         if not missing:
             self._rule.hit(keys)  # type: ignore[arg-type]  # None was not found
@@ -58,34 +60,47 @@ class AnswerStore:
         keys: of the rows, no two alike. Of two answers for one key the first stays.
         """
         largest = self.capacity_bytes // _LARGEST - ENTRY_BYTES
-        if not self._kept.keys().isdisjoint(keys) or max(map(len, rows), default=0) > largest:
-            fit = [
-                (key, row)
-                for key, row in zip(keys, rows, strict=True)
-                if key not in self._kept and len(key) + len(row) <= largest
-            ]
-            keys, rows = [key for key, _ in fit], [row for _, row in fit]
-        for first in range(0, len(keys), _AT_A_TIME):
-            self._add(source, keys[first : first + _AT_A_TIME], rows[first : first + _AT_A_TIME])
-        return len(keys)
+        if max(map(len, keys), default=0) + max(map(len, rows), default=0) > largest:
+            fit = [len(key) + len(row) <= largest for key, row in zip(keys, rows, strict=True)]
+            keys, rows = list(compress(keys, fit)), list(compress(rows, fit))
+        ends = range(0, len(keys), _AT_A_TIME)
+        return sum(self._add(source, keys[at : at + _AT_A_TIME], rows[at : at + _AT_A_TIME]) for at in ends)
 
-    def _add(self, source: Source, keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
-        self._kept.update(zip(keys, rows, strict=True))
+    def drop(self, is_gone: Callable[[Source], bool]) -> Iterator[int]:
+        """Let go of all answers of the sources of which this is so, some at a time: how many they were.
+
+        Between two steps answers may be asked for and kept, though none of these sources.
+        """
+        gone = {source.prefix for source in self.sources.kept() if is_gone(source)}
+        if gone:
+            for keys in self._rule.sweep(lambda key: self._kept[key][:PREFIX_BYTES] in gone):
+                for key in keys:
+                    self._let_go(key)
+                yield len(keys)
+
+    def _add(self, source: Source, keys: Sequence[bytes], rows: Sequence[bytes]) -> int:
+        is_new = self._kept.add(keys, rows)
+        if not all(is_new):
+            keys, rows = list(compress(keys, is_new)), list(compress(rows, is_new))
+        if not keys:
+            return 0
         nbytes = ENTRY_BYTES * len(keys) + sum(map(len, keys)) + sum(map(len, rows))
         self.nbytes += nbytes
         self.changes += 1
         self.sources.changed(source, len(keys), nbytes)
         self._rule.add(keys, nbytes)
         while self.nbytes > self.capacity_bytes:
-            self._evict()
+            self._let_go(self._rule.evict()).counts.evictions += 1
+        return len(keys)
 
-    def _evict(self) -> None:
-        key = self._rule.evict()
+    def _let_go(self, key: bytes) -> Source:
+        """What the rule holds no longer leaves; whose it was."""
         nbytes = self._size_of(key)
-        source = self.sources.of_row(self._kept.pop(key))
+        source = self.sources.of_row(self._kept.remove(key))
         self.nbytes -= nbytes
-        source.counts.evictions += 1
+        self.changes += 1
         self.sources.changed(source, -1, -nbytes)
+        return source
 
     def _size_of(self, key: bytes) -> int:
         return ENTRY_BYTES + len(key) + len(self._kept[key])

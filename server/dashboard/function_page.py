@@ -19,6 +19,7 @@ from server.dashboard.function_view import (
     DecisionLine,
     FunctionView,
     callers_of,
+    kept_of,
     latency_chart,
     members_of,
     sizes_of,
@@ -177,6 +178,7 @@ async def _view(page: Page, function: Function) -> FunctionView:
         callers_of(stats, only=only),
         _drift_of(page, function),
         masked(_decisions(services.wishes.decided(function)), hidden),
+        kept_of(stats.cache),
     )
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from server.cache.counts import CacheCounts
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.selections import Selection
+from server.dashboard import figures
 from server.dashboard.charts import units
 from server.dashboard.charts.lines import Series, line_chart
 from server.ensemble.gearing import FollowedPlans
@@ -26,6 +28,7 @@ __all__ = [
     "SubsetLine",
     "VersionLine",
     "callers_of",
+    "kept_of",
     "latency_chart",
     "members_of",
     "sizes_of",
@@ -125,6 +128,7 @@ class FunctionView:
     callers: tuple[CallerLine, ...]
     drift: tuple[Any, ...]  # of `server.training.drift.DriftOf`
     decisions: tuple[DecisionLine, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()  # of the answer cache, since the server started
 
 
 def members_of(
@@ -277,6 +281,26 @@ def latency_chart(sizes: Sequence[SizeLine]) -> Markup | None:
     predicted = [(float(line.rows), 1000 * line.predicted_s) for line in sizes]
     series = [Series("took", took, is_strong=True), Series("predicted (l̂)", predicted)]
     return line_chart("Time of a batch, on average", series, units.MILLISECONDS, x_axis="rows")
+
+
+def kept_of(cache: CacheCounts) -> tuple[tuple[str, str], ...]:
+    """What the answer cache did for a version; nothing where no row of it asked, and nothing is kept."""
+    if not cache.asked and not cache.entries:
+        return ()
+
+    def rows(counted: int) -> str:
+        share = f" ({figures.percent(counted / cache.asked)})" if cache.asked else ""
+        return f"{figures.count(counted)} {'row' if counted == 1 else 'rows'}{share}"
+
+    facts = [
+        ("answered before", rows(cache.hits)),
+        ("came with an equal one", rows(cache.coalesced)),
+        ("computed", rows(cache.misses)),
+        ("kept now", f"{figures.count(cache.entries)} answers, {figures.byte_size(cache.nbytes)}"),
+    ]
+    if cache.evictions:
+        facts.append(("left for want of room", f"{figures.count(cache.evictions)} answers"))
+    return tuple(facts)
 
 
 def callers_of(stats: FunctionStats, *, only: str | None = None) -> tuple[CallerLine, ...]:

@@ -17,6 +17,7 @@ the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -41,10 +42,14 @@ from server.supervision import Tasks
 
 __all__ = ["CachedCall", "CachedCalls"]
 
+log = logging.getLogger("ml_udf.server.answer_cache")
+
 _INLINE_BYTES = 128 << 10  # hashed on the event loop: some tenths of a millisecond
 _INLINE_ROWS = 4096  # the same, of short rows
 _MOST_SCOPES = 1000
 _AFTER_DISPATCHER_S = 0.02  # it knows better what to do at the deadline with the rows that it has
+_LOOK_S = 10.0  # between two looks at whose versions are gone
+_SLICE_S = 0.002  # of letting go, between which the event loop goes on
 _ROWS_OWN = "input_"  # how the codes of errors begin that are a row's own
 
 
@@ -118,6 +123,27 @@ class CachedCalls:
     def store(self) -> AnswerStore:
         """What is kept."""
         return self._store
+
+    def start(self) -> None:
+        """Let go, from now on, of what versions have answered that are served no more."""
+        self._tasks.always("answers of versions that are gone", self._let_go_in_turn)
+
+    async def let_go(self) -> int:
+        """Let go of it now; how many answers that were."""
+        dropped, until_s = 0, time.monotonic() + _SLICE_S
+        for some in self._store.drop(lambda source: not self._dispatcher.serves(source.function)):
+            dropped += some
+            if time.monotonic() > until_s:
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + _SLICE_S
+        return dropped
+
+    async def _let_go_in_turn(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            dropped = await self.let_go()
+            if dropped:
+                log.info("kept answers of versions that are gone were dropped answers=%d", dropped)
 
     async def close(self) -> None:
         """Stop looking at files."""

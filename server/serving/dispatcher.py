@@ -191,6 +191,10 @@ class Dispatcher:
         self._contexts.forget(function)
         self._metrics.forget(function)
 
+    def serves(self, key: str) -> bool:
+        """Whether that version of a function, named with it, is served."""
+        return key in self._functions
+
     def check_open(self) -> None:
         """Raises `ShuttingDown` once it takes no more calls."""
         if self._is_draining:

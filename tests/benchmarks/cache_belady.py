@@ -6,7 +6,7 @@ find then (NP-hard: Chrobak et al. 2012).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from server.cache.rule import MakeRule
@@ -43,6 +43,12 @@ class Belady:
             if self._held.get(key) == -time:
                 del self._held[key]
                 return key
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        gone = [key for key in self._held if is_gone(key)]
+        for key in gone:
+            del self._held[key]
+        yield gone
 
 
 def _next_uses(keys: Sequence[bytes]) -> list[int]:

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from ml_udf.client import Options
 from server.access.rules import RULES
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, text_model
@@ -207,6 +208,18 @@ def test_a_try_changes_nothing_that_is_counted_as_what_people_ask(
     tried(browser, "udf_text", {"text": "only a try"})
     with server.client() as client:
         assert client.get("/v1/drift")["drift"] == []
+
+
+def test_a_functions_page_shows_how_many_of_its_rows_were_kept_answers(
+    browser: httpx.Client, server: InferenceServer
+) -> None:
+    with server.client() as client:
+        for _ in range(2):
+            client.predict("udf_minds", ["asked twice"], Options(row_class="interactive"))
+    page = browser.get("functions/udf_minds").text
+    assert "Kept answers" in page
+    assert "<dt>answered before</dt><dd>1 row (" in page
+    assert "Kept answers" not in browser.get("functions/udf_writer").text
 
 
 def test_names_and_texts_are_said_as_text(browser: httpx.Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from server.cache.rule import SizeOf
 from server.cache.rules.key_queue import KeyQueue
@@ -34,3 +34,9 @@ class Clock:
             self._queue.append(key)
             key = self._queue.popleft()
         return key
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        """See `EvictionRule`."""
+        for gone in self._queue.sweep(is_gone):
+            self._asked.difference_update(gone)
+            yield gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from server.cache.rule import SizeOf
 
@@ -29,3 +29,10 @@ class LeastRecentlyUsed:
     def evict(self) -> bytes:
         """See `EvictionRule`."""
         return self._order.popitem(last=False)[0]
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        """See `EvictionRule`: at once."""
+        gone = [key for key in self._order if is_gone(key)]
+        for key in gone:
+            del self._order[key]
+        yield gone

@@ -7,9 +7,9 @@ There each time that it was asked, up to three, is worth another round. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
 
+from server.cache.key_table import KeyTable
 from server.cache.rule import SizeOf
 from server.cache.rules.ghosts import Ghosts
 from server.cache.rules.key_queue import KeyQueue
@@ -29,7 +29,7 @@ class S3Fifo:
         self._most_small_bytes = int(_SMALL * capacity_bytes)
         self._small_bytes = 0
         self._small, self._main = KeyQueue(), KeyQueue()
-        self._asked: dict[bytes, int] = {}  # of those that were asked again
+        self._asked = KeyTable[int]()  # of those that were asked again
         self._ghosts = Ghosts(capacity_bytes - self._most_small_bytes)
 
     def add(self, keys: Sequence[bytes], nbytes: int) -> None:
@@ -44,9 +44,11 @@ class S3Fifo:
 
     def hit(self, keys: Sequence[bytes]) -> None:
         """See `EvictionRule`."""
-        times = list(map(self._asked.get, keys, repeat(0)))
-        if min(times, default=_MOST) < _MOST:
-            self._asked.update((key, min(_MOST, before + 1)) for key, before in zip(keys, times, strict=True))
+        times = self._asked.find(keys)
+        if times.count(_MOST) < len(times):
+            self._asked.update(
+                (key, min(_MOST, (before or 0) + 1)) for key, before in zip(keys, times, strict=True)
+            )
 
     def evict(self) -> bytes:
         """See `EvictionRule`."""
@@ -56,6 +58,19 @@ class S3Fifo:
                 gone = self._of_small()
             else:
                 gone = self._of_main()
+        return gone
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        """See `EvictionRule`."""
+        for gone in self._small.sweep(is_gone):
+            self._small_bytes -= sum(map(self._size_of, gone))
+            yield self._asked_no_more(gone)
+        for gone in self._main.sweep(is_gone):
+            yield self._asked_no_more(gone)
+
+    def _asked_no_more(self, gone: list[bytes]) -> list[bytes]:
+        for key in gone:
+            self._asked.pop(key, 0)
         return gone
 
     def _of_small(self) -> bytes | None:
@@ -76,6 +91,6 @@ class S3Fifo:
         if not times:
             return oldest
         if times > 1:
-            self._asked[oldest] = times - 1
+            self._asked.update([(oldest, times - 1)])
         self._main.append(oldest)
         return None

@@ -7,7 +7,8 @@ asked often. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 
 from server.cache.rule import SizeOf
 
@@ -59,3 +60,22 @@ class Sieve:
             self._newest = passed
         self._hand, self._passed = following, passed
         return at
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        """See `EvictionRule`: at once."""
+        gone, line, at, hand = [], [], self._oldest, self._hand
+        while at is not None:
+            following = self._newer[at]
+            if is_gone(at):
+                gone.append(at)
+                hand = following if at == hand else hand
+            else:
+                line.append(at)
+            at = following
+        self._newer = dict(zip_longest(line, line[1:]))
+        self._oldest, self._newest = (line[0], line[-1]) if line else (None, None)
+        self._asked.difference_update(gone)
+        self._hand, self._passed = hand, None
+        if hand is not None and hand != self._oldest:
+            self._passed = line[line.index(hand) - 1]
+        yield gone

@@ -9,7 +9,7 @@ part is LRU in two segments: what is asked again in the first is protected in th
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from server.cache.rule import SizeOf
 from server.cache.rules.sketch import Sketch
@@ -78,6 +78,14 @@ class TinyLfu:
             if gone in segment.keys:
                 segment.pop(gone)
         return gone
+
+    def sweep(self, is_gone: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+        """See `EvictionRule`: at once."""
+        gone = [(segment, key) for segment in self._segments for key in segment.keys if is_gone(key)]
+        for segment, key in gone:
+            segment.pop(key)
+        self._candidates.clear()
+        yield [key for _, key in gone]
 
     @property
     def _segments(self) -> tuple[_Segment, ...]:

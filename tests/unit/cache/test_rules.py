@@ -51,6 +51,32 @@ class PlainSieve:
             self._hand = 0
 
 
+@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_swept_away_is_held_no_longer_and_the_rest_leaves_as_ever(name: str, seed: int):
+    random, store = Random(seed), SmallStore(RULES[name], 3_000)
+    for number in hot_and_cold(seed, 2_000):
+        store.ask(number, 10)
+    for first in range(1_000, 3_000, 100):
+        store.ask_new(list(range(first, first + 100)))
+    swept = {key for key in store.held if random.random() < 0.4}
+    left = store.held.keys() - swept
+    came = 10_000
+    for gone in store.rule.sweep(swept.__contains__):
+        for key in gone:
+            del store.held[key]
+        if random.random() < 0.5:  # others come meanwhile, and push some out
+            store.ask_new(list(range(came, came + 20)))
+            came += 20
+    assert not store.held.keys() & swept
+    for number in hot_and_cold(seed + 9, 1_000):
+        store.ask(number, 10)
+    assert sum(store.held.values()) <= 3_000
+    held = set(store.held)
+    assert store.empty() == held
+    assert left
+
+
 def hot_and_cold(seed: int, requests: int) -> list[int]:
     random = Random(seed)
     return [int(random.paretovariate(0.7)) % 300 for _ in range(requests)]

@@ -108,6 +108,37 @@ def test_a_source_of_which_nothing_is_kept_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("rule", [Sieve, S3Fifo])
+def test_what_a_function_answered_that_is_gone_leaves_and_the_rest_stays(rule: type[Sieve | S3Fifo]) -> None:
+    store = AnswerStore(1 << 20, rule)
+    counts = [CacheCounts(), CacheCounts()]
+    old, new = (
+        store.sources.of(f"udf/{version}", (LABEL, CONFIDENCE), "model", counts[version], has_told=False)
+        for version in (0, 1)
+    )
+    for first in range(0, 1_500, 50):
+        source = (old, new)[first // 50 % 2]
+        keys = [key_of(number) for number in range(first, first + 50)]
+        store.keep(source, keys, source.pack([["ramen"] * 50, [bytes(4)] * 50]))
+        store.find(keys[:20])
+    assert counts[0].entries == 750
+    dropped = 0
+    for step, some in enumerate(store.drop(lambda source: source.function == "udf/0")):
+        dropped += some
+        key = key_of(10_000 + step)  # others come meanwhile
+        store.keep(new, [key], new.pack([["pho"], [bytes(4)]]))
+    assert (dropped, counts[0].entries, counts[0].nbytes, counts[0].evictions) == (750, 0, 0, 0)
+    assert [source.function for source in store.sources.kept()] == ["udf/1"]
+    assert counts[1].entries == len(store) == 750 + step + 1
+    assert store.nbytes == sum(ENTRY_BYTES + len(key) + len(row) for key, row in store) == counts[1].nbytes
+    assert list(store.drop(lambda source: source.function == "udf/0")) == []
+    for first in range(20_000, 30_000, 100):  # until every place has been taken again
+        keys = [key_of(number) for number in range(first, first + 100)]
+        store.keep(new, keys, new.pack([["ramen"] * 100, [bytes(4)] * 100]))
+    assert store.nbytes <= 1 << 20
+    assert len(store) > 2_500
+
+
+@pytest.mark.parametrize("rule", [Sieve, S3Fifo])
 def test_answers_take_no_more_memory_than_they_are_counted_for(rule: type[Sieve | S3Fifo]) -> None:
     """Just after the dictionaries have grown, too, and with every answer asked again."""
     gc.collect()
@@ -140,7 +171,9 @@ def test_kept_answers_are_nothing_that_the_collector_looks_at() -> None:
         kept.keep(range(first, first + 500))
     gc.collect()
     assert len(gc.get_objects()) - before < 500
-    assert not gc.is_tracked(kept.store._kept), "nor are they looked at through the dictionary"
+    parts = kept.store._kept.parts
+    assert not any(map(gc.is_tracked, parts)), "nor are they looked at through the dictionaries"
+    assert max(map(len, parts)) < 2 * len(kept.store) / len(parts), "each of which grows by itself"
 
 
 @pytest.mark.parametrize("has_told", [False, True])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from server.cache.counts import CacheCounts
 from server.catalog.selections import Selection
 from server.dashboard.function_view import (
     callers_of,
+    kept_of,
     members_of,
     sizes_of,
     subsets_of,
@@ -48,6 +50,20 @@ def test_why_members_answer_is_a_sentence(
 ) -> None:
     asked = function(*(text_model(f"m{number}") for number in range(members)))
     assert said in why_of(asked, selection, fault)
+
+
+def test_what_the_cache_did_is_told_in_rows_and_shares_and_not_at_all_where_it_was_not_asked() -> None:
+    assert kept_of(CacheCounts()) == ()
+    told = dict(kept_of(CacheCounts(hits=1500, misses=400, coalesced=100, entries=400, nbytes=140_000)))
+    assert told == {
+        "answered before": "1\u202f500 rows (75.0\u202f%)",
+        "came with an equal one": "100 rows (5.0\u202f%)",
+        "computed": "400 rows (20.0\u202f%)",
+        "kept now": "400 answers, 140\u202fkB",
+    }
+    restored = dict(kept_of(CacheCounts(entries=3, nbytes=1000, evictions=7)))
+    assert restored["answered before"] == "0 rows"
+    assert restored["left for want of room"] == "7 answers"
 
 
 PROXY = {

@@ -265,6 +265,24 @@ async def test_a_version_that_is_served_no_longer_answers_nothing_it_knew() -> N
 
 
 @runs
+async def test_answers_of_a_version_that_is_gone_are_dropped_and_those_of_the_others_stay() -> None:
+    house = CachedHouse(FakeWorker(answers=True))
+    await settle()
+    newer = replace(house.function, version=2)
+    house.dispatcher.configure(newer)
+    await house.asked("a", "b", "c")
+    await house.asked("a", "b", function=newer)
+    assert await house.cached.let_go() == 0
+    gone, stays = (house.metrics.of(each).cache for each in (house.function, newer))
+    assert (gone.entries, stays.entries) == (3, 2)
+    house.dispatcher.remove(house.function)
+    assert await house.cached.let_go() == 3
+    assert (gone.entries, gone.nbytes, stays.entries, len(house.cached.store)) == (0, 0, 2, 2)
+    await house.asked("b", "a", function=newer)
+    assert stays.hits == 2
+
+
+@runs
 async def test_a_server_that_shuts_down_answers_nothing_it_knew() -> None:
     house = CachedHouse(FakeWorker(answers=True))
     await settle()
