@@ -7,6 +7,7 @@ The one place that reads the environment: every setting is a flag `--like-this` 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import sys
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingsError("--ask-token-file holds the token of --token-file; it must be another one")
         tls = _tls(settings)
         front = choose_front(settings.front, has_tls=tls is not None)
+        driver_environment = _driver_environment(settings, os.environ)
     except (SettingsError, FrontMissing) as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # before there is a log
         return 2
@@ -101,7 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging(settings.log_level)
     try:
         more = [name.strip() for name in settings.worker_env.split(",") if name.strip()]
-        app = create_app(settings, token, ask_token, worker_environment(os.environ, more))
+        app = create_app(
+            settings,
+            token,
+            ask_token,
+            worker_environment(os.environ, more),
+            worker_environment(os.environ, [*more, *driver_environment]),
+        )
     except StartError as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # as above
         return 3
@@ -179,6 +187,10 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"--device: {exc}") from exc
     if settings.precision not in ("auto", "float32"):
         raise SettingsError(f"--precision {settings.precision!r} is not known; known: auto, float32")
+    if settings.pool not in ("local", "ray"):
+        raise SettingsError(f"--pool must be local or ray, not {settings.pool!r}")
+    if settings.ray_address and settings.pool != "ray":
+        raise SettingsError("--ray-address is of --pool ray; give both")
     if settings.max_feedback_labels < settings.max_rows:
         raise SettingsError(
             f"--max-feedback-labels {settings.max_feedback_labels} is less than one request may bring, "
@@ -295,6 +307,23 @@ def _token(path: Path | None) -> str | None:
             f"the token file {path} must hold one word of 16 or more printable ASCII characters"
         )
     return token
+
+
+def _driver_environment(settings: Settings, environment: Mapping[str, str]) -> list[str]:
+    """Names of what the process needs that speaks to the cluster. Raises `SettingsError`.
+
+    Whoever reaches a Ray cluster that asks for no token can run anything on every node of it.
+    """
+    if settings.pool != "ray":
+        return []
+    if environment.get("RAY_AUTH_MODE") != "token":
+        raise SettingsError(
+            "--pool ray needs a cluster that asks for its token: set RAY_AUTH_MODE=token for this server and "
+            "for every `ray start` of the cluster, and give all of them the same token (RAY_AUTH_TOKEN_PATH)"
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise SettingsError("--pool ray needs Ray, which is not installed: pip install 'ml_udf[ray]'")
+    return [name for name in environment if name.startswith("RAY_")]
 
 
 def _tls(settings: Settings) -> Tls | None:

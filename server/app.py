@@ -151,14 +151,19 @@ from server.training.variants.measuring import Measuring
 from server.training.variants.orders import VariantOrders
 from server.version import VERSION
 from server.workers.devices import count_cuda_devices, worker_devices
-from server.workers.local import LocalPool, Timing
+from server.workers.driver_link import ClusterError
+from server.workers.local import LocalPool
+from server.workers.nodes import Node, devices_of_cluster
 from server.workers.pool import ElasticPool, Worker
+from server.workers.ray import RayPool, driver_command, first_look, ray_timing
+from server.workers.supervised_pool import Timing
 
 __all__ = ["App", "create_app"]
 
 log = logging.getLogger("ml_udf.server")
 
 _THREADS = 32
+_CLUSTER_S = 30.0  # that a cluster has to let this server in, and to say who belongs to it
 _MOST_CACHE_BYTES = 1 << 30  # where nobody says how many
 
 
@@ -174,9 +179,11 @@ class App:
         access: Access,
         storage: Storage,
         environment: Mapping[str, str] | None = None,
+        cluster_environment: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = settings
         self._environment = environment
+        self._cluster_environment = cluster_environment
         self._access = access
         self._storage = storage
         self.api = FastAPI(
@@ -242,7 +249,12 @@ class App:
         # Most of them wait for a disk or a database: a registry that is locked must not keep all of them.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
         async with _running(
-            self._settings, self._access, self._storage, supervisor, self._environment
+            self._settings,
+            self._access,
+            self._storage,
+            supervisor,
+            self._environment,
+            self._cluster_environment,
         ) as services:
             settings = self._settings
             codec = Codec(
@@ -312,16 +324,21 @@ def create_app(
     token: str | None = None,
     ask_token: str | None = None,
     environment: Mapping[str, str] | None = None,
+    cluster_environment: Mapping[str, str] | None = None,
 ) -> App:
     """The server as an application, its storage open; the rest runs from its lifespan on.
 
-    environment: of the workers; None for this process's own.
+    environment: of the workers; None for this process's own. cluster_environment: the same of the process
+    that speaks to the cluster, with --pool ray.
 
     Raises `StartError`.
     """
     names = device_names(settings.device)
     bounds = settings.workers
-    devices = worker_devices(bounds.most, names, functools.partial(count_cuda_devices, environment))
+    if settings.pool == "ray":
+        devices = devices_of_cluster(bounds.most, names, _cluster_nodes(settings, cluster_environment))
+    else:
+        devices = worker_devices(bounds.most, names, functools.partial(count_cuda_devices, environment))
     settings = replace(
         settings,
         home=settings.home.expanduser().absolute(),
@@ -352,7 +369,7 @@ def create_app(
         )
     sessions = Sessions(tokens, stored.key())
     access = Access(tokens, sessions, hosts=settings.allowed_host)
-    return App(settings, access, storage, environment)
+    return App(settings, access, storage, environment, cluster_environment)
 
 
 @contextlib.asynccontextmanager
@@ -362,6 +379,7 @@ async def _running(
     storage: Storage,
     supervisor: Supervisor,
     environment: Mapping[str, str] | None,
+    cluster_environment: Mapping[str, str] | None,
 ) -> AsyncIterator[Services]:
     """Everything that runs, closed in the opposite order."""
     async with contextlib.AsyncExitStack() as stack:
@@ -465,13 +483,7 @@ async def _running(
             variants=variants,
         )
         await publisher.restore()
-        pool: ElasticPool = LocalPool(
-            settings.workers.least,
-            functools.partial(_worker_command, settings),
-            _timing(settings),
-            supervisor.tasks(),
-            environment,
-        )
+        pool = _pool(settings, supervisor, environment, cluster_environment)
         stack.push_async_callback(housekeeping.close)
         stack.push_async_callback(pool.close)
         stack.push_async_callback(remote.close)
@@ -753,12 +765,75 @@ def _timing(settings: Settings) -> Timing:
     return replace(timing, silent_s=min(timing.silent_s, settings.worker_hang_s))
 
 
+def _pool(
+    settings: Settings,
+    supervisor: Supervisor,
+    environment: Mapping[str, str] | None,
+    cluster_environment: Mapping[str, str] | None,
+) -> ElasticPool:
+    """The workers of this server, local or of a cluster."""
+    if settings.pool == "local":
+        return LocalPool(
+            settings.workers.least,
+            functools.partial(_worker_command, settings),
+            _timing(settings),
+            supervisor.tasks(),
+            environment,
+        )
+    timing = ray_timing(settings.worker_start_s)
+    return RayPool(
+        settings.workers.least,
+        functools.partial(_command_on, settings),
+        functools.partial(driver_command, settings.ray_address),
+        device_names(settings.device),
+        timing if settings.worker_hang_s else replace(timing, silent_s=0.0),
+        supervisor.tasks(),
+        cluster_environment,
+        [name.strip() for name in settings.worker_env.split(",") if name.strip()],
+        link_tasks=supervisor.tasks(),
+    )
+
+
+def _cluster_nodes(settings: Settings, environment: Mapping[str, str] | None) -> list[Node]:
+    """Who is in the cluster as the server starts. Raises `StartError`."""
+    driver = functools.partial(driver_command, settings.ray_address)
+    where = settings.ray_address or "on this machine"
+    try:
+        nodes = asyncio.run(first_look(driver, environment, _CLUSTER_S))
+    except ClusterError as exc:
+        raise StartError(
+            f"the Ray cluster {where} cannot be used: {exc}. This machine must be a node of it "
+            "(ray start, docs/cluster.md), with the same token and the same versions of Ray and Python"
+        ) from exc
+    open_nodes = sorted(node.name for node in nodes if not is_loopback(node.address))
+    log.info("cluster nodes=%d beyond_loopback=%s", len(nodes), open_nodes)
+    return nodes
+
+
 def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
     """The command line of worker number `index`, whose socket is `fd`."""
-    devices = device_names(settings.device)
     threads = settings.threads or max(1, _usable_cores() // settings.workers.most)
+    host_bytes = settings.host_bytes or _host_bytes() // settings.workers.most
+    prepared = settings.home / "prepared" if settings.keep_prepared else None
+    return [sys.executable, *_worker_arguments(settings, index, str(fd), threads, host_bytes, prepared)]
+
+
+def _command_on(settings: Settings, index: int, node: Node) -> Sequence[str]:
+    """The same after the interpreter, on a node; "{fd}" stands for the socket.
+
+    What is this machine's stays here: its cores, its memory, and the folder of prepared weights.
+    """
+    here = settings.home / "prepared" if settings.keep_prepared and node.is_here else None
+    share = max(1, settings.workers.most) if node.is_here else 1
+    threads = settings.threads or max(1, node.cores // share)
+    return _worker_arguments(settings, index, "{fd}", threads, settings.host_bytes, here)
+
+
+def _worker_arguments(
+    settings: Settings, index: int, fd: str, threads: int, host_bytes: int, prepared: Path | None
+) -> Sequence[str]:
+    devices = device_names(settings.device)
     return [
-        sys.executable,
         "-m",
         "gpu_worker",
         f"--fd={fd}",
@@ -769,8 +844,8 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         f"--max-input-bytes={settings.max_input_bytes}",
         f"--resident-bytes={settings.resident_bytes}",
         f"--resident-models={settings.resident_models}",
-        f"--host-bytes={settings.host_bytes or _host_bytes() // settings.workers.most}",
-        *([f"--prepared={settings.home / 'prepared'}"] if settings.keep_prepared else []),
+        f"--host-bytes={host_bytes}",
+        *([f"--prepared={prepared}"] if prepared is not None else []),
         f"--precision={settings.precision}",
         *([] if settings.cuda_graphs else ["--no-cuda-graphs"]),
         *(["--jpeg-on-device"] if settings.jpeg_on_device else []),

@@ -109,6 +109,14 @@ class Settings:
         "worker processes: N, or MIN:MAX, so many as the load asks for; 0, or auto = one for each device "
         "named; for auto, each CUDA device or the CPU",
     )
+    pool: str = _setting(
+        "local",
+        "where workers run: local, processes of this machine; or ray, on the nodes of a Ray cluster that "
+        "this machine belongs to: docs/cluster.md",
+    )
+    ray_address: str = _setting(
+        "", "with --pool ray, HOST:PORT of the cluster's head; empty = the cluster that runs on this machine"
+    )
     capacity_policy: str = _setting(
         "forecast",
         "capacity policy, with --workers MIN:MAX: when workers join and leave, and copies of models",

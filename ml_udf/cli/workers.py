@@ -95,11 +95,14 @@ def _state_of(client: Client, name: str) -> dict[str, Any] | None:
 def _table(workers: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.table import Table
 
-    table = Table("worker", "state", "device", "pid", "restarts", "models", "last error", box=None)
+    has_nodes = any(worker.get("node") for worker in workers)
+    nodes = ["node"] if has_nodes else []
+    table = Table("worker", "state", *nodes, "device", "pid", "restarts", "models", "last error", box=None)
     for worker in workers:
         table.add_row(
             worker["name"],
             worker["state"],
+            *([worker["node"]] if has_nodes else []),
             worker["device"] or "",
             "" if worker["pid"] is None else str(worker["pid"]),
             str(worker["restarts"]),

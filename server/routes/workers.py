@@ -35,6 +35,7 @@ def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
             {
                 "name": state.name,
                 "state": state.state,
+                "node": state.node,  # of a cluster; "" for this machine
                 "pid": state.pid,
                 "restarts": state.restarts,
                 "device": info.device if info else None,

@@ -1,7 +1,7 @@
 """The contract of a pool of workers: what the dispatcher and the placement need, wherever workers live.
 
 A worker is a process that owns a device and speaks `gpu_worker.wire.protocol`. Pools differ in how it is
-started and reached; local processes are the first, remote actors can be the next.
+started and reached: local processes (`local.py`), or actors of a Ray cluster (`ray.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class WorkerStatus:
 
     Where workers join and leave (server/capacity/workforce.py) also "joining", "leaving" or "given up".
     last_error: why its last life ended, "" for none that has · last_error_at: when that was, Unix time.
+    node: the machine that it runs on; "" for the server's own, and before it has one.
     """
 
     name: str
@@ -50,6 +51,7 @@ class WorkerStatus:
     info: WorkerInfo | None
     last_error: str
     last_error_at: float | None = None
+    node: str = ""
 
 
 class Worker(Protocol):

@@ -1,16 +1,18 @@
 """`python fake_worker_process.py FD BEHAVIOUR`: a worker process with the vices that supervision must bear.
 
-good: answers Ping and Infer · silent: never answers · stubborn: ignores SIGTERM and its socket's end
-babble: sends bytes that are no frame
+good: answers Ping, its pid for its device's bytes, and Infer · silent: never answers
+stubborn: ignores SIGTERM and its socket's end · babble: sends bytes that are no frame
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
 import time
 
+from gpu_worker.parent import die_with_parent
 from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Answer,
@@ -26,6 +28,7 @@ from tests.answers import classified
 
 
 def main(fd: int, behaviour: str) -> None:
+    die_with_parent()
     connection = socket.socket(fileno=fd)
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -45,7 +48,7 @@ def main(fd: int, behaviour: str) -> None:
 
 def _reply(message: Message) -> Message | None:
     if isinstance(message, Ping):
-        return Pong(message.id, "cpu", "fake", 1000, [])
+        return Pong(message.id, "cpu", "fake", os.getpid(), [])
     if isinstance(message, Infer):
         labels = [row.decode() for row in message.rows]
         return Answer(message.id, [classified("m", labels, [1.0] * len(labels))], [])

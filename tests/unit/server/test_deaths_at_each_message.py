@@ -24,8 +24,9 @@ from gpu_worker.wire.protocol import (
     TrainEpoch,
 )
 from server.errors import ServiceError
-from server.workers.local import LocalPool, Timing
+from server.workers.local import LocalPool
 from server.workers.pool import Worker
+from server.workers.supervised_pool import Timing
 from tests.answers import labels_of
 from tests.unit.server.house import House
 from tests.unit.server.served import text_model

@@ -193,3 +193,30 @@ def test_a_file_that_holds_no_url_is_named_and_not_shown(tmp_path: Path, text: s
         settings_from([f"--database-url-file={tmp_path / 'none'}"], {})
     with pytest.raises(SettingsError, match="give one of them"):
         settings_from([f"--database-url-file={tmp_path / 'url'}", "--database-url=sqlite:///x"], {})
+
+
+@pytest.mark.security
+def test_a_cluster_that_asks_for_no_token_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for mode in (None, "disabled"):
+        if mode is None:
+            monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        else:
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        assert main(["--pool=ray", f"--home={tmp_path}"]) == 2
+        assert "set RAY_AUTH_MODE=token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--pool=k8s"], "--pool must be local or ray, not 'k8s'"),
+        (["--ray-address=10.0.0.1:6379"], "--ray-address is of --pool ray"),
+    ],
+)
+def test_a_pool_that_is_not_known_is_refused(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags) == 2
+    assert said in capsys.readouterr().err

@@ -35,6 +35,7 @@ UNWATCHED = {
     "http/disconnects.py": "awaited where it is made, beside its client's leaving",
     "serving/pipelines/calls.py": "a group that is awaited where it is made: what one raises ends the others",
     "serving/feedback.py": "awaited, or cancelled, where it is made, beside the part that is kept",
+    "workers/device_host.py": "of a process of its own, on a node: awaited where they are made",
     "training/jobs/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
     "training/datasets/datasets.py": "awaited where it is made, by a thread",
     "training/variants/orders.py": "awaited, or cancelled, where it is made, beside rows that come first",

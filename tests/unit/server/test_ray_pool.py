@@ -1,0 +1,187 @@
+"""Workers on nodes of a cluster, with a cluster that is none: hosts, sockets and workers are real.
+
+The same on Ray: tests/cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_worker.wire.protocol import Answer, Infer
+from server.workers.device_host import Place
+from server.workers.driver_link import ClusterError
+from server.workers.nodes import Node
+from server.workers.ray import RayPool, first_look, ray_timing
+from server.workers.supervised_pool import SupervisedPool, Timing
+from tests.answers import labels_of
+from tests.unit.server.pool_contract import (
+    Listener,
+    Running,
+    a_killed_worker_is_reported_before_its_messages_fail_and_comes_back,
+    a_worker_that_is_stopped_is_seen_whatever_it_was_at_and_replaced,
+    ended,
+    fake_worker,
+    only,
+    pid_of,
+    served,
+    workers_come_up_answer_and_end_with_the_pool,
+)
+from tests.waiting import until
+
+CLUSTER = Path(__file__).with_name("fake_cluster.py")
+ROOT = Path(__file__).parents[3]
+HERE = Node("n0", "127.0.0.1", "here", 0, 2, is_here=True)
+BESIDE = Node("n1", "127.0.0.1", "beside", 0, 2)
+
+
+def driver(nodes: Sequence[Node], fd: int) -> Sequence[str]:
+    return [sys.executable, str(CLUSTER), "driver", str(fd), json.dumps([asdict(node) for node in nodes])]
+
+
+def pool_of(
+    behaviour: str,
+    count: int = 1,
+    timing: Timing | None = None,
+    *,
+    nodes: Sequence[Node] = (HERE,),
+    always_encrypted: bool = False,
+) -> RayPool:
+    return RayPool(
+        count,
+        lambda index, node: fake_worker(behaviour, "{fd}"),
+        lambda fd: driver(nodes, fd),
+        ["cpu"],
+        timing or ray_timing(60.0),
+        always_encrypted=always_encrypted,
+    )
+
+
+def running(
+    behaviour: str, count: int = 1, timing: Timing | None = None
+) -> AbstractAsyncContextManager[tuple[SupervisedPool, Listener]]:
+    return served(pool_of(behaviour, count, timing))
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+# How lives are counted and retired is the same code for every pool; on Ray itself all of them run.
+OF_PLACES = (
+    workers_come_up_answer_and_end_with_the_pool,
+    a_killed_worker_is_reported_before_its_messages_fail_and_comes_back,
+    a_worker_that_is_stopped_is_seen_whatever_it_was_at_and_replaced,
+)
+
+
+@pytest.mark.parametrize("scenario", OF_PLACES, ids=lambda scenario: scenario.__name__)
+def test_the_contract_of_pools(scenario: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario(running))
+
+
+def test_between_machines_rows_travel_encrypted_both_ways() -> None:
+    async def scenario() -> None:
+        async with served(pool_of("good", always_encrypted=True)) as (_, listener):
+            await until(lambda: listener.up)
+            texts = [bytes([97 + number % 26]) * 40_000 for number in range(100)]
+            reply = await listener.up[0].call(Infer(0, ["m"], "text", texts))
+            assert isinstance(reply, Answer)
+            assert labels_of(reply.members[0]) == [text.decode() for text in texts]
+            os.kill(pid_of(listener.up[0]), signal.SIGKILL)
+            await until(lambda: len(listener.up) == 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_is_killed_takes_its_worker_along_and_another_comes() -> None:
+    async def scenario() -> None:
+        async with served(pool_of("good", nodes=(HERE, BESIDE))) as (pool, listener):
+            await until(lambda: listener.up)
+            first, state = pid_of(listener.up[0]), only(pool)
+            assert state.pid is not None
+            os.kill(state.pid, signal.SIGKILL)
+            await until(lambda: len(listener.up) == 2)
+            await ended(first)
+            assert only(pool).node in ("here", "beside")
+
+    asyncio.run(scenario())
+
+
+def test_workers_are_spread_and_a_drained_node_gets_none() -> None:
+    async def scenario() -> None:
+        pool = pool_of("good", 2, nodes=(HERE, BESIDE))
+        async with served(pool) as (_, listener):
+            await until(lambda: len(listener.up) == 2)
+            assert {state.node for state in pool.states()} == {"here", "beside"}
+            (there,) = pool.drain("beside")
+            os.kill(next(pid_of(each) for each in listener.up if each.name == there), signal.SIGKILL)
+            await until(lambda: len(listener.up) == 3)
+            assert {state.node for state in pool.states()} == {"here"}
+
+    asyncio.run(scenario())
+
+
+def test_when_the_driver_dies_its_workers_are_replaced_through_another() -> None:
+    async def scenario() -> None:
+        pool = pool_of("good")
+        async with served(pool) as (_, listener):
+            await until(lambda: listener.up)
+            process = pool._hosts._link._process
+            assert process is not None
+            os.kill(process.pid, signal.SIGKILL)
+            await until(lambda: len(listener.up) == 2)
+            assert "socket closed" in only(pool).last_error
+            await ended(pid_of(listener.up[0]))
+
+    asyncio.run(scenario())
+
+
+def test_a_cluster_that_cannot_be_joined_says_why() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ClusterError, match="cannot join the cluster: ConnectionError: nobody answers"):
+            await first_look(lambda fd: driver((), fd), None, 30.0)
+
+    asyncio.run(scenario())
+
+
+def test_who_has_not_the_token_is_not_let_in_and_keeps_nobody_out() -> None:
+    async def scenario() -> None:
+        pool = pool_of("good")
+        met = pool._hosts._link.ask
+        strangers: list[socket.socket] = []
+
+        async def ask(op: str, within_s: float, **what: Any) -> dict[str, Any]:
+            told = await met(op, within_s, **what)
+            if op == "start":
+                place = Place(**told["place"])
+                for said in (b"", b"\0" * 200, b"GET / HTTP/1.1\r\n\r\n" * 10):
+                    stranger = socket.create_connection((place.address, place.port))
+                    stranger.sendall(said)
+                    strangers.append(stranger)
+            return told
+
+        pool._hosts._link.ask = ask  # type: ignore[method-assign]
+        async with served(pool) as (_, listener):
+            await until(lambda: listener.up)
+            for stranger in strangers:
+                stranger.settimeout(30.0)
+                with stranger, contextlib.suppress(ConnectionError):
+                    while stranger.recv(4096):
+                        pass  # until it is hung up on, which a time-out here would say is not so
+        assert len(strangers) == 3
+
+    asyncio.run(scenario())
