@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -63,6 +64,7 @@ from server.http.large_json import LargeJson
 from server.http.listener import Running
 from server.http.native.choice import choose_front
 from server.http.replies import map_errors
+from server.lease import Lease, seen_now
 from server.observability.history import History, server_id
 from server.observability.metrics import Exposition, Metrics
 from server.observability.readings import Reading, reading_of
@@ -86,6 +88,7 @@ from server.routes import (
     models,
     oip,
     places,
+    servers,
     sources,
     training,
     workers,
@@ -130,6 +133,7 @@ from server.store.bulk import BulkControlRepository
 from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
+from server.store.leases import LeaseRepository
 from server.store.retraining import RetrainingRepository
 from server.store.sessions import EndedSessionRepository
 from server.store.things import ThingRepository
@@ -204,6 +208,7 @@ class App:
             variant_routes,
             places,
             workers,
+            servers,
             capacity,
             classify,
             feedback,
@@ -308,7 +313,13 @@ async def _drain(services: Services, dashboard: Dashboard, drain_s: float) -> No
     services.dispatcher.drain()
     dashboard.live.end()
     services.training.events.close()
-    await asyncio.gather(_drain_calls(services, drain_s), services.training.suspend(drain_s))
+    await asyncio.gather(_drain_calls(services, drain_s), _hand_over(services, drain_s))
+
+
+async def _hand_over(services: Services, drain_s: float) -> None:
+    """Stop what one server alone does, so that another begins it while this one still answers rows."""
+    await services.training.suspend(drain_s)
+    await services.lease.leave()
 
 
 async def _drain_calls(services: Services, drain_s: float) -> None:
@@ -399,6 +410,10 @@ async def _running(
         )
         stack.push_async_callback(ownership.close)
         await ownership.start()
+        named = seen_now(_server_name(settings), VERSION)
+        lease = Lease(LeaseRepository(storage.engine), named, supervisor.tasks())
+        stack.push_async_callback(lease.close)
+        await lease.start()
         catalog = Catalog(lambda model: single_model_function(model, defaults))
         metrics = Metrics()
         latencies = Latencies(LatencyFiles(settings.home))
@@ -481,6 +496,7 @@ async def _running(
             dataset_of=lambda model: trained.dataset_of(model.job, model.snapshot) if model.job else None,
             view_of_owner=functools.partial(view_of_owner, access.tokens, things),
             variants=variants,
+            lease=lease,
         )
         await publisher.restore()
         pool = _pool(settings, supervisor, environment, cluster_environment)
@@ -522,6 +538,7 @@ async def _running(
             supervisor.tasks(),
             allow_import=settings.allow_import,
             most_epochs=lambda owner: _most_epochs(access.tokens, owner),
+            lease=lease,
         )
         stack.push_async_callback(taken.close)
         stack.push_async_callback(jobs.close)
@@ -531,6 +548,7 @@ async def _running(
         stack.push_async_callback(audit.close)
         audit.start()
         await jobs.restore()
+        jobs.follow()
         await pool.start(trainers)
         publisher.follow_wishes()
         remote.start()
@@ -546,8 +564,9 @@ async def _running(
         stack.push_async_callback(shadow_rows.close)
         shadow_rows.start()
         profiler = Profiler(latencies, worker_hang_s=settings.worker_hang_s)
+        here = server_id(settings.home, settings.port)
         variant_orders = VariantOrders(
-            settings.home / "variants",
+            settings.home / "variants" / here,
             variants,
             of_registry,
             catalog,
@@ -559,6 +578,7 @@ async def _running(
             supervisor.tasks(),
             at_rest=dispatcher.at_rest,
             by_itself=settings.variants == "auto",
+            lease=lease,
             load_patience_s=settings.worker_start_s,
         )
         stack.push_async_callback(variant_orders.close)
@@ -574,6 +594,7 @@ async def _running(
             supervisor.tasks(),
             view_of_owner=functools.partial(view_of_owner, access.tokens, things),
             audit=audit,
+            lease=lease,
         )
         stack.push_async_callback(retrainings.close)
         retrainings.start()
@@ -626,7 +647,6 @@ async def _running(
         )
         stack.push_async_callback(sessions.close)
         sessions.start()
-        here = server_id(settings.home, settings.port)
         history = History(HistoryRepository(storage.engine, here), read, supervisor.tasks())
         stack.push_async_callback(history.close)
         await history.start()
@@ -637,6 +657,7 @@ async def _running(
             autoscaler.start()
         yield Services(
             settings=settings,
+            lease=lease,
             views=Views(things),
             ownership=ownership,
             catalog=catalog,
@@ -663,6 +684,7 @@ async def _running(
                     if each.index is not None
                 ],
                 lambda: timeline.counts,
+                lambda: lease.is_held,
             ),
             calls=calls,
             pipelines=pipelines,
@@ -687,6 +709,12 @@ async def _running(
             access=access,
             audit=audit,
         )
+
+
+def _server_name(settings: Settings) -> str:
+    """By which people know this server among those of its registry."""
+    host = socket.gethostname()
+    return f"{host}:{settings.port}" if settings.port else f"{host}, process {os.getpid()}"
 
 
 def _answer_cache(

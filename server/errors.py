@@ -33,6 +33,7 @@ __all__ = [
     "BodyTooLarge",
     "DeadlineExceeded",
     "Forbidden",
+    "LeaseLost",
     "MethodNotAllowed",
     "NoMembers",
     "NoSpace",
@@ -237,6 +238,13 @@ class RemoteUnavailable(ServiceError):
 
     code = "remote_unavailable"
     status = 503
+
+
+class LeaseLost(ServiceError):
+    """Another server has taken over what this one did for all of the registry."""
+
+    def __init__(self) -> None:
+        super().__init__("another server of this registry has taken over; this one writes nothing more")
 
 
 class NoSpace(ServiceError):

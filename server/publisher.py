@@ -34,6 +34,7 @@ from server.catalog.wants import Wants, wants_from
 from server.catalog.wishes import candidates_for
 from server.ensemble.fit import Fit
 from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction, VersionGone
+from server.lease import ALONE, Leading
 from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
@@ -49,6 +50,8 @@ from server.supervision import Tasks
 __all__ = ["Publisher", "fit_from"]
 
 log = logging.getLogger("ml_udf.server.publishing")
+
+_LEASE_LOOK_S = 1.0
 
 
 class Publisher:
@@ -72,11 +75,13 @@ class Publisher:
         dataset_of: Callable[[ModelVersion], str | None] = lambda model: None,
         view_of_owner: Callable[[Kind, str], View] = lambda kind, name: WHOLE,
         variants: Variants | None = None,
+        lease: Leading = ALONE,
     ) -> None:
         """wishes: decides who answers functions by wish. dataset_of: on which a model was trained, if that is
         known; blocking. view_of_owner: of whose a thing is; raises `Forbidden` where their token counts no
-        more.
+        more. lease: whether this server is the one that deploys by itself.
         """
+        self._lease = lease
         self._variants = variants or Variants()
         self._proxies = proxies
         self._wishes = wishes
@@ -390,6 +395,9 @@ class Publisher:
     async def _follow_wishes(self) -> None:
         while True:
             await self._models_came.wait()
+            if not self._lease.is_held:  # it may be, before what came is seen to
+                await asyncio.sleep(_LEASE_LOOK_S)
+                continue
             self._models_came.clear()
             for served in self._catalog.functions():
                 if served[-1].wants is not None:

@@ -25,6 +25,7 @@ from server.catalog.selections import Selections
 from server.catalog.variants import Variants
 from server.http.large_json import LargeJson
 from server.http.native.choice import ChosenFront
+from server.lease import Lease
 from server.observability.history import History
 from server.observability.metrics import Exposition, Metrics
 from server.observability.recorder import Recorder
@@ -55,6 +56,7 @@ class Services:
     """Everything that a route may call. views: what each caller sees of it; no route shows anybody more."""
 
     settings: Settings
+    lease: Lease
     views: Views
     ownership: Ownership
     catalog: Catalog

@@ -113,6 +113,7 @@ def _check_server(client: Client) -> Iterator[Finding]:
     if not client.endpoint.startswith("local:"):
         yield from _check_front(client)
         yield from _check_workers(client)
+        yield from _check_servers(client)
         yield from _check_sources(client)
     functions = client.get("/v1/functions")["functions"]
     if not functions:
@@ -168,6 +169,28 @@ def _check_workers(client: Client) -> Iterator[Finding]:
             )
     if not workers:
         yield failed("it has no worker", "start the server with --workers 1 or more")
+
+
+def _check_servers(client: Client) -> Iterator[Finding]:
+    """Who shares the registry, and which of them trains."""
+    try:
+        told = client.get("/v1/servers")
+    except (Forbidden, Unauthorized, UnknownFunction):  # another's to see; a server older than this
+        return
+    servers = told["servers"]
+    leading = next((each["name"] for each in servers if each["state"] == "leading"), None)
+    if leading is None:
+        yield noted(
+            "no server of its registry trains now",
+            "one takes over within ten seconds of the last one's end; where none does, their logs say why",
+        )
+    elif leading == told["here"]:
+        yield found("of its registry's servers it is the one that trains")
+    else:
+        yield found(f"{leading}, of the same registry, is the server that trains")
+    for each in servers:
+        if each["state"] == "gone":
+            yield noted(f"server {each['name']} was last seen at {each['seen_at']}", "start it again")
 
 
 def _ended_before(worker: Mapping[str, Any]) -> str:

@@ -104,6 +104,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/workers"): Rule("read"),
     ("POST", "/v1/workers"): Rule("admin"),
     ("POST", "/v1/workers/{name}/drain"): Rule("admin"),
+    ("GET", "/v1/servers"): Rule("read"),
     ("GET", "/v1/capacity"): Rule("read"),
     ("GET", "/v1/capacity/decisions"): Rule("admin"),
     ("GET", "/v1/residency"): Rule("read"),

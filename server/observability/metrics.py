@@ -82,7 +82,7 @@ class Exposition(Collector):
 
     `queue_depth()`: (function, version) → rows and bytes that wait. `selections()`: the same → how its
     members are selected now. `held()`: worker → models that it holds, their bytes, and bytes in host memory.
-    `capacity_actions()`: (action, outcome) → how many.
+    `capacity_actions()`: (action, outcome) → how many. `leads()`: whether this server has the lease.
     """
 
     def __init__(
@@ -95,9 +95,11 @@ class Exposition(Collector):
         held: Callable[[], Mapping[str, tuple[int, int, int]]] = dict,
         drift: Callable[[], Sequence[tuple[str, int, str, float]]] = tuple,
         capacity_actions: Callable[[], Mapping[tuple[str, str], int]] = dict,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._drift = drift
         self._capacity_actions = capacity_actions
+        self._leads = leads
         self._metrics = metrics
         self._selections = selections
         self._held = held
@@ -289,6 +291,9 @@ class Exposition(Collector):
         for key, count in self._capacity_actions().items():
             actions.add_metric(key, count)
         yield actions
+        yield GaugeMetricFamily(
+            "ml_udf_leads", "1 on the server that does what one server of a registry does", int(self._leads())
+        )
 
     def _of_models(self) -> Iterable[Metric]:
         gauges = (

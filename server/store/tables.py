@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     DateTime,
+    Double,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
@@ -38,11 +39,13 @@ __all__ = [
     "FunctionRow",
     "HistoryRow",
     "JobRow",
+    "LeaseRow",
     "LookRow",
     "ModelVariantRow",
     "ModelVersionRow",
     "RetrainingRow",
     "SecretRow",
+    "ServerRow",
     "SnapshotRow",
     "ThingRow",
     "TokenRow",
@@ -341,6 +344,37 @@ class JobRow(Base):
     owner: Mapped[str] = mapped_column(String(100), server_default="")
 
     __table_args__ = (Index(None, "state"),)
+
+
+class LeaseRow(Base):
+    """Who does what only one server of the registry may do, until when. There is one row, "background".
+
+    holder: a server's id; NULL = nobody · fence: grows with each holder · until_s: Unix time, by the
+    database's clock
+    """
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    holder: Mapped[str | None] = mapped_column(String(64))
+    fence: Mapped[int] = mapped_column(BigInteger)
+    until_s: Mapped[float] = mapped_column(Double)
+
+
+class ServerRow(Base):
+    """A process that serves by this registry. seen_s, started_s: Unix time, by the database's clock
+
+    process: how others on its machine know whether it has ended
+    """
+
+    __tablename__ = "servers"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(300))
+    version: Mapped[str] = mapped_column(String(40))
+    process: Mapped[str] = mapped_column(String(200))
+    started_s: Mapped[float] = mapped_column(Double)
+    seen_s: Mapped[float] = mapped_column(Double)
 
 
 class RetrainingRow(Base):

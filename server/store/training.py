@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot, unknown_dataset, unknown_job
 from server.errors import UnknownFunction
 from server.store.database import reading, utc
+from server.store.leases import check_fence
 from server.store.retries import once, retried
 from server.store.tables import DatasetRow, DeploymentRow, FunctionRow, JobRow, LookRow, SnapshotRow
 
@@ -106,9 +107,13 @@ class TrainingRepository:
         reason: str = "",
         spec: Mapping[str, Any] | None = None,
         found: Mapping[str, Any] | None = None,
+        fence: int | None = None,
     ) -> Job:
-        """Note what became of a job. Raises `UnknownFunction`."""
+        """Note what became of a job. Raises `UnknownFunction`; `LeaseLost` where another server has taken the
+        lease of that number.
+        """
         with Session(self._engine) as session:
+            check_fence(session, fence)
             row = session.get(JobRow, job, with_for_update=True)
             if row is None:
                 raise UnknownFunction(f"there is no job {job} here")

@@ -33,6 +33,7 @@ from server.catalog.functions import Function
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.catalog.retraining import LEASE_S, Retraining
 from server.errors import BadOption, Forbidden, Overloaded, ServiceError, UnknownFunction
+from server.lease import ALONE, Leading
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
@@ -88,10 +89,12 @@ class Retrainings:
         owner: str | None = None,
         view_of_owner: Callable[[Kind, str], View] = lambda kind, name: WHOLE,
         audit: Auditing | None = None,
+        lease: Leading = ALONE,
     ) -> None:
         """view_of_owner: of whose a thing is, who owns what comes of it; raises `Forbidden` where that token
-        counts no more. audit: is told what is done.
+        counts no more. audit: is told what is done. lease: whether this server is the one that trains.
         """
+        self._lease = lease
         self._repository = repository
         self._jobs = training_repository
         self._catalog = catalog
@@ -155,8 +158,8 @@ class Retrainings:
 
     async def step(self) -> None:
         """Deploy what has ended, begin what is due. What is ordered meanwhile stands."""
-        for each in await self.all():
-            if not each.is_due(self._now()):
+        for each in await self.all() if self._lease.is_held else ():
+            if not (each.is_due(self._now()) and self._lease.is_held):
                 continue
             known = each if self._holds(each) else await self._claimed(each.function)
             if known is None:
@@ -168,7 +171,7 @@ class Retrainings:
 
     async def renew(self) -> None:
         """Hold on to what this server is at; what it has lost meanwhile is another's."""
-        for function in sorted(self._held):
+        for function in sorted(self._held) if self._lease.is_held else ():
             if await self._claimed(function) is None:
                 log.warning("another server retrains function=%s", function)
 

@@ -97,6 +97,7 @@ CALLS: dict[tuple[str, str], Call] = {
     # There are as many as may be, and no fewer than must be.
     ("POST", "/v1/workers"): Call(body={}, passes=(400,)),
     ("POST", "/v1/workers/{name}/drain"): Call(body={}, path={"name": "w0"}, passes=(400,)),
+    ("GET", "/v1/servers"): _NOTHING,
     ("GET", "/v1/capacity"): _NOTHING,
     ("GET", "/v1/capacity/decisions"): _NOTHING,
     ("GET", "/v1/residency"): _NOTHING,

@@ -30,7 +30,7 @@ from gpu_worker.wire.protocol import (
     TrainEpoch,
 )
 from server.catalog.jobs import Job, Snapshot
-from server.errors import ServiceError
+from server.errors import LeaseLost, ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
 from server.training.jobs.budget import DEFAULT
 from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better
@@ -97,6 +97,7 @@ class Run:
         self._held: set[tuple[str, str, int]] = set()  # model, holder and trial, of those under way
         self._under_way: set[Ask] = set()
         self._stopping = False
+        self._is_lost = False  # to another server
         self._pausing = ""  # why
         self._at_work = 0
         self._unpaid_s: dict[str, float] = {}  # by model: what has passed since its last report
@@ -122,19 +123,20 @@ class Run:
         """Where a snapshot's rows lie."""
         return self._datasets / str(snapshot.facts["file"])
 
-    async def open(self, *, again: bool = False) -> None:
+    async def open(self, *, again: bool = False, fence: int | None = None) -> None:
         """Begin the studies, or go on where they stand; `again`: in spite of the errors that ended them.
 
-        Trials that were under way when the last server ended are handed out again. Raises `OSError`;
-        `ValueError` where a stored study is unreadable, `ServiceError` where somebody trains the job already.
+        Trials that were under way when the last server ended are handed out again. fence: of the lease by
+        which. Raises `OSError`; `ValueError` where a stored study is unreadable, `Overloaded` where somebody
+        trains the job already, `LeaseLost` where that is by a later lease.
         """
 
         def opened() -> dict[str, Master]:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
-            self._master_lock = MasterLock(str(self._journal))
+            self._master_lock = MasterLock(str(self._journal), fence)
             for origin in (self.spec.pretrained or {}).values():
                 self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
-            storage = open_journal(str(self._journal))
+            storage = open_journal(str(self._journal), self._master_lock)
             masters = {
                 model: Master(as_begun(study, storage), storage) for model, study in self._studies().items()
             }
@@ -186,6 +188,9 @@ class Run:
                     place = await self._placed(worker, turns, model, found)
                     try:
                         await self._trial(place, found)
+                    except LeaseLost:
+                        Ask(worker, ForgetTrial(0, self._name(place)))  # its memory; nobody waits for that
+                        raise
                     finally:
                         self._held.discard(held)
                         self._unpaid_s[model] = self._now_s() - place.since_s
@@ -221,6 +226,16 @@ class Run:
         self._stopping = True
         for ask in self._under_way:
             ask.cancel()
+
+    def let_go(self) -> None:
+        """Another server goes on with the job: write nothing more, and end what runs here."""
+        self._is_lost = True
+        self.stop()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is handed out until `go_on`."""
+        return bool(self._pausing)
 
     def pause(self, reason: str) -> None:
         """Hand out nothing until `go_on`; what runs is suspended after its epoch, for that reason."""
@@ -345,6 +360,8 @@ class Run:
             # Where there is nothing to deploy yet, one epoch is trained however long it takes.
             ends_s = place.ends_s if scores or place.may_end else math.inf
             reply = await self._under(place, self._train(place, start, given, epoch), ends_s)
+            if self._is_lost:
+                raise LeaseLost
             is_late = isinstance(reply, Failed) and reply.code == _CANCELLED and ends_s < math.inf
             if (self._stopping or is_late) and not isinstance(reply, EpochTrained):
                 await self._rescued(place, given, scores)
@@ -606,6 +623,8 @@ class Run:
 
         pause_s = _RETRY_FIRST_S
         while True:
+            if self._is_lost:
+                raise LeaseLost
             try:
                 async with self._asking:
                     answer = await asyncio.to_thread(answered)

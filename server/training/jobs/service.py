@@ -3,6 +3,10 @@
 Owns which runs are under way, and one task per worker that asks them for work. What to train is the masters'
 to decide (`study`), how a trial goes is `run`'s. A job's state is stored before it is acted upon, and its run
 is released only when its last trial rests: what a person is shown is so, and no job has two masters.
+
+Of several servers on one registry the one that holds the lease (`server.lease`) trains; each takes orders, as
+the registry holds them, and the one that trains follows it. A run that another server has taken over is let
+go of: nothing more is written of it here.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from server.access.seen_catalog import SeenCatalog
 from server.access.view import WHOLE, View
 from server.catalog.catalog import Catalog
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
-from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
+from server.errors import BadOption, LeaseLost, NoSpace, Overloaded, ServiceError, UnknownFunction
+from server.lease import ALONE, Leading
 from server.store.backbones import backbone_named
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
@@ -45,6 +50,7 @@ __all__ = ["Training", "found_by"]
 
 log = logging.getLogger("ml_udf.server.training")
 
+_FOLLOW_S = 0.5  # between two looks at the registry and the lease
 _LOOK_S = 0.5  # how often a worker without work asks again: a lease may have run out
 _LOOKED_BACK = 8  # ended jobs that show how good the models of a task are
 _MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
@@ -70,11 +76,16 @@ class Training:
         *,
         allow_import: bool = False,
         most_epochs: Callable[[str], int] = lambda owner: 0,
+        lease: Leading = ALONE,
     ) -> None:
         """allow_import: whether a job may name an architecture by import path, whose code is then run.
 
+        lease: whether this server is the one of its registry that trains.
         most_epochs: how many epochs of a token's jobs may run at a time, by its name; 0 = any number.
         """
+        self._lease = lease
+        self._fence = lease.fence  # by which the jobs under way were begun
+        self._is_suspended = False
         self._most_epochs = most_epochs
         self._epochs: Counter[str] = Counter()  # that run, by the token whose jobs they are of
         self._repository = repository
@@ -96,15 +107,101 @@ class Training:
 
     async def restore(self) -> None:
         """Go on with the jobs that ran when the server stopped; those that storage holds up, once it can."""
+        self._fence = self._lease.fence
+        if not self._trains:
+            return
         for job in await asyncio.to_thread(self._repository.jobs, ACTIVE):
+            await self._taken_up(job)
+
+    def follow(self) -> None:
+        """From now on do what the registry says: take up what other servers began, or left; let go of what
+        another has taken over.
+        """
+        self._tasks.always("follow jobs", self._follow)
+
+    @property
+    def _trains(self) -> bool:
+        """Whether jobs may begin here now."""
+        return self._lease.is_held and not self._is_suspended
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            with contextlib.suppress(*_STORAGE):
+                await self.step()
+
+    async def step(self) -> None:
+        """Look once at the lease, and, where this server trains, at what the registry says of jobs."""
+        fence = self._lease.fence
+        if fence != self._fence:
+            for run in list(self._running.values()):
+                self._lost(run)
+            self._fence = fence
+        if not self._trains:
+            return
+        active = {job.id: job for job in await asyncio.to_thread(self._repository.jobs, ACTIVE)}
+        for job in active.values():
+            if not self.runs(job.id):
+                await self._taken_up(job)
+        for run in list(self._running.values()):
+            if (run.job.id in active) == run.is_paused:
+                await self._ordered(run.job.id)
+
+    async def _taken_up(self, job: Job) -> None:
+        """Begin a job that the registry says runs, or note why it cannot."""
+        async with self._order(job.id):
+            if self.runs(job.id):
+                return
             try:
-                await self._open(job)
+                job = await asyncio.to_thread(self._repository.job, job.id)  # before an order came, perhaps
+                if job.state in ACTIVE:
+                    await self._open(job)
             except _STORAGE as error:
                 self._open_later(job, error)
+            except LeaseLost:
+                return
             except (ServiceError, ValueError) as error:
                 log.error("job not resumed job=%d reason=%r", job.id, str(error))
-                with contextlib.suppress(*_STORAGE):  # it is tried again at the next start
-                    await asyncio.to_thread(self._repository.set_job, job.id, "failed", str(error))
+                with contextlib.suppress(LeaseLost, *_STORAGE):  # it is tried again at the next start
+                    await self._set_job(job.id, "failed", str(error))
+
+    async def _ordered(self, job: int) -> None:
+        """Do to a run what was ordered at another server, which has stored it."""
+        async with self._order(job):
+            run = self._running.get(job)
+            if run is None or run.ending or not self._trains:
+                return
+            known = await asyncio.to_thread(self._repository.job, job)
+            if known.state == PAUSED and not run.is_paused:
+                run.pause("the job was paused")
+                self.events.tell(job, {"event": "paused"})
+            elif known.state in ACTIVE and run.is_paused:
+                run.go_on()
+                self._more.set()
+                self.events.tell(job, {"event": "resumed"})
+            elif known.state not in (*ACTIVE, PAUSED):
+                run.ending = True
+                run.stop()
+                self._ends(run, self._wound_up(run, known))
+
+    def _lost(self, run: Run) -> None:
+        """Another server goes on with it."""
+        job = run.job.id
+        if self._running.get(job) is run and not self._is_suspended:
+            log.warning("another server goes on with a job job=%d", job)
+            del self._running[job]
+            run.ending = True
+            run.let_go()
+            self._tasks.once("let go", self._released(run), f"let go of job {job}")
+
+    async def _released(self, run: Run) -> None:
+        await run.rests()
+        run.close()
+
+    async def _set_job(self, job: int, state: str, reason: str = "", **more: Any) -> Job:  # noqa: ANN401  # as the repository's
+        """As whoever trains it stores it. Raises `LeaseLost`."""
+        note = functools.partial(self._repository.set_job, job, state, reason, fence=self._fence, **more)
+        return await asyncio.to_thread(note)
 
     async def start(self, form: Mapping[str, Any], view: View = WHOLE) -> Job:
         """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`.
@@ -138,10 +235,13 @@ class Training:
         job = await asyncio.to_thread(
             self._repository.add_job, spec.dataset, snapshot.id, spec.as_json(), view.caller.token
         )
-        try:
-            await self._open(job)
-        except _STORAGE as error:  # it is stored as one that runs, and will
-            self._open_later(job, error)
+        if self._trains:
+            async with self._order(job.id):
+                if not self.runs(job.id):
+                    try:
+                        await self._open(job)
+                    except _STORAGE as error:  # it is stored as one that runs, and will
+                        self._open_later(job, error)
         log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
         return job
 
@@ -198,6 +298,8 @@ class Training:
             if known.state != PAUSED:
                 raise BadOption(f"job {job} is {known.state}, not paused; extend it to give it more epochs")
             run = self._running.get(job)
+            if run is None and not self._trains:
+                return await asyncio.to_thread(self._repository.set_job, job, "running")
             if run is None:
                 run = await self._opened(known)
             again = await self._begun(run, "")
@@ -227,6 +329,9 @@ class Training:
             if job in self._running:
                 raise Overloaded(f"the last trials of job {job} still stop; extend it again in a moment", 2.0)
             run = await self._opened(replace(known, spec=spec.as_json()), again=True)
+            if not self._trains:
+                run.close()
+                return await asyncio.to_thread(self._repository.set_job, job, "running", "", spec.as_json())
             return await self._begun(run, "")
 
     async def jobs(self, after: int = 0, limit: int | None = None) -> list[tuple[Job, Run | None]]:
@@ -260,12 +365,15 @@ class Training:
 
         An epoch that takes longer than `within_s` is lost.
         """
+        self._is_suspended = True
         runs = list(self._running.values())
         for run in runs:
             run.pause("the server was stopped")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await asyncio.gather(*(run.rests() for run in runs))
+        for run in runs:
+            run.close()  # another server may go on with it from now on
 
     async def close(self) -> None:
         """Let go of everything; jobs that run go on when the server starts again."""
@@ -288,7 +396,7 @@ class Training:
             while worker in self._trainers.alive():
                 serving = {job: task for job, task in serving.items() if not task.done()}
                 wanting = [job for job, run in self._running.items() if job not in serving and not run.ending]
-                if self._trainers.is_withdrawn(worker):
+                if self._trainers.is_withdrawn(worker) or not self._lease.is_held:
                     wanting = []
                 for job in turns.in_order(wanting):
                     if len(serving) >= _JOBS_AT_ONCE:
@@ -331,6 +439,8 @@ class Training:
         try:
             with self._trainers.busy(worker):
                 worked = await run.work(worker, turns)
+        except LeaseLost:
+            self._lost(run)
         except Exception as error:
             log.exception("job failed job=%d", job)
             self._finish(run, "failed", str(error) or type(error).__name__)
@@ -353,7 +463,14 @@ class Training:
 
     def _ends(self, run: Run, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         job = run.job.id
-        task = self._endings[job] = self._tasks.once("end job", work, f"end job {job}")
+
+        async def ended() -> None:
+            try:
+                await work
+            except LeaseLost:
+                self._lost(run)
+
+        task = self._endings[job] = self._tasks.once("end job", ended(), f"end job {job}")
         task.add_done_callback(lambda task: self._endings.pop(job, None))
         return task
 
@@ -372,6 +489,9 @@ class Training:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MOST_S)
+            if not self._trains:
+                self.troubles.pop(job.id, None)  # whoever does takes it up
+                return
             with contextlib.suppress(*_STORAGE):
                 async with self._order(job.id):
                     known = await asyncio.to_thread(self._repository.job, job.id)
@@ -384,7 +504,7 @@ class Training:
         """A run that is open, stored as one that runs; where that cannot be stored it is released again."""
         job, spec = run.job.id, run.job.spec
         try:
-            again = await asyncio.to_thread(self._repository.set_job, job, "running", reason, spec)
+            again = await self._set_job(job, "running", reason, spec=spec)
         except BaseException:
             if job not in self._running:
                 run.close()
@@ -462,7 +582,7 @@ class Training:
     async def _opened(self, job: Job, *, again: bool = False) -> Run:
         """The run that trains a job. Raises `ServiceError`, `ValueError`, `OSError`."""
         run = await self._run(job)
-        await run.open(again=again)
+        await run.open(again=again, fence=self._fence if self._trains else None)
         return run
 
     async def _run(self, job: Job) -> Run:
@@ -473,6 +593,8 @@ class Training:
     async def _looked_at(self, job: Job) -> Run | None:
         """The run of a job, to be read; None where it cannot be."""
         run = self._running.get(job.id) or self._ended.get(job.id)
+        if run is not None and not self._lease.is_held and run.job != job:
+            run = None  # another server has gone on with it since
         if run is None:
             try:
                 run = await self._run(job)
@@ -520,7 +642,7 @@ class Training:
             run.trouble = f"it is {state}, which is being stored"
         while True:
             try:
-                noted = await asyncio.to_thread(self._repository.set_job, job, state, reason, None, found)
+                noted = await self._set_job(job, state, reason, found=found)
             except _STORAGE as error:
                 log.warning("job not noted yet job=%d state=%s: %s", job, state, error)
                 if run is not None:

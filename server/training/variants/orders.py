@@ -29,6 +29,7 @@ from server.catalog.functions import ModelVersion
 from server.catalog.jobs import Snapshot, unknown_dataset
 from server.catalog.variants import ORIGINAL, HeldOutAccuracy, Variant, Variants, is_variant, variant_model
 from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction
+from server.lease import ALONE, Leading
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.store.manifest import check_model_name
@@ -83,7 +84,9 @@ class _Rows:
 
 
 class VariantOrders:
-    """`at_rest()`: whether nobody waits for rows. by_itself: whether what is missing is made unasked."""
+    """`at_rest()`: whether nobody waits for rows. by_itself: whether what is missing is made unasked, where
+    this server has the `lease`. folder: this server's own.
+    """
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class VariantOrders:
         *,
         at_rest: Callable[[], bool],
         by_itself: bool = False,
+        lease: Leading = ALONE,
         load_patience_s: float = 120.0,
         rest_s: float = _REST_S,
         look_s: float = _LOOK_S,
@@ -116,6 +120,7 @@ class VariantOrders:
         self._tasks = tasks
         self._at_rest = at_rest
         self._by_itself = by_itself
+        self._lease = lease
         self._load_patience_s = load_patience_s
         self._rest_s = rest_s
         self._look_s = look_s
@@ -214,7 +219,9 @@ class VariantOrders:
         if not self._at_rest():
             self._busy_at_s = now_s
             return None
-        if not self._by_itself or now_s - self._busy_at_s < self._rest_s or not self._trainers.alive():
+        if not (self._by_itself and self._lease.is_held and self._trainers.alive()):
+            return None
+        if now_s - self._busy_at_s < self._rest_s:
             return None
         return next(self._missing(now_s), None)
 

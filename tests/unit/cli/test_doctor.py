@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from ml_udf.cli.doctor import _check_front, _check_workers
+from ml_udf.cli.doctor import _check_front, _check_servers, _check_workers
 from ml_udf.client import Client
 from ml_udf.errors import UnknownFunction
 
@@ -64,3 +64,29 @@ def test_it_is_said_which_front_runs_and_why() -> None:
     (finding,) = _check_front(cast(Client, Fronted(told)))
     assert finding.text == "its native front reads the connections: --front native asks for it"
     assert list(_check_front(cast(Client, Fronted(None)))) == []
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ({"a:1": "leading"}, ["of its registry's servers it is the one that trains"]),
+        (
+            {"a:1": "standby", "b:1": "leading"},
+            ["b:1, of the same registry, is the server that trains"],
+        ),
+        (
+            {"a:1": "standby", "b:1": "gone"},
+            ["no server of its registry trains now", "server b:1 was last seen at noon"],
+        ),
+    ],
+)
+def test_who_trains_is_told_and_who_is_gone(states: dict[str, str], said: list[str]) -> None:
+    class Servers:
+        def get(self, path: str) -> dict[str, Any]:
+            assert path == "/v1/servers"
+            listed = [{"name": name, "state": state, "seen_at": "noon"} for name, state in states.items()]
+            return {"here": "a:1", "servers": listed}
+
+    found = list(_check_servers(cast(Client, Servers())))
+    assert [each.text for each in found] == said
+    assert all(each.state != "fail" for each in found)
