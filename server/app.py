@@ -122,6 +122,7 @@ from server.serving.pipelines.calls import PipelineCalls
 from server.serving.pipelines.cropping import Cropper
 from server.serving.prediction_ids import PredictionIds
 from server.serving.proxies import Proxies
+from server.serving.proxy_trials import ProxyTrials
 from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
@@ -563,6 +564,9 @@ async def _running(
         )
         stack.push_async_callback(shadow_rows.close)
         shadow_rows.start()
+        proxy_trials = ProxyTrials(dispatcher, catalog, supervisor.tasks())
+        stack.push_async_callback(proxy_trials.close)
+        proxy_trials.start()
         profiler = Profiler(latencies, worker_hang_s=settings.worker_hang_s)
         here = server_id(settings.home, settings.port)
         variant_orders = VariantOrders(
@@ -633,6 +637,7 @@ async def _running(
             pipelines,
             bulk,
             wishes,
+            proxy_trials,
         )
         selections = Selections(dispatcher, latencies.of_rows, functools.partial(_by_proxy, metrics))
         read = functools.partial(_reading, metrics, dispatcher, residency)

@@ -17,6 +17,7 @@ from server.serving.caps import Caps
 from server.serving.dispatcher import Dispatcher
 from server.serving.fair_share import FairShare
 from server.serving.pipelines.calls import PipelineCall, PipelineCalls
+from server.serving.proxy_trials import ProxyTrials
 from server.serving.recent_answers import RecentAnswers
 from server.serving.shadow_rows import ShadowRows
 from server.serving.wishes import Wishes
@@ -40,15 +41,17 @@ class CallService:
         pipelines: PipelineCalls | None = None,
         bulk: BulkCalls | None = None,
         wishes: Wishes | None = None,
+        proxy_trials: ProxyTrials | None = None,
     ) -> None:
         """max_rows: of one function that all callers share. shadow_rows, recent: hear what traffic was
         answered, kept answers or new ones. cached: where rows are looked up that were asked before.
         pipelines: where rows go from stage to stage. bulk: the jobs that calls are a part of. wishes: chooses
-        who answers functions by wish.
+        who answers functions by wish. proxy_trials: hear what was answered without a proxy.
         """
         self._pipelines = pipelines
         self._wishes = wishes
         self._shadow_rows = shadow_rows
+        self._proxy_trials = proxy_trials
         self._recent = recent
         self._dispatcher = dispatcher
         self._cached = cached
@@ -162,6 +165,8 @@ class CallService:
         is_plain = call.is_traffic and call.function.pipeline is None
         if self._shadow_rows is not None and is_plain:
             self._shadow_rows.answered(call)
+        if self._proxy_trials is not None and is_plain:
+            self._proxy_trials.answered(call)
         if self._recent is not None and is_plain:
             self._recent.answered(call, reply)
         stats = self._metrics.of(call.function)
