@@ -113,11 +113,14 @@ __all__ = [
     "VariantMade",
     "decode",
     "encode",
+    "encode_parts",
     "frame_length",
     "reply_frame",
 ]
 
 MAX_FRAME_BYTES = 1 << 30
+_LEAST_CODED = 8  # texts of a column
+_MOST_TEXTS = 256  # that differ: their numbers are a byte each
 _PREFIX = struct.Struct("<II")
 PREFIX_BYTES = _PREFIX.size
 _as_json = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` would make an encoder for each message
@@ -139,19 +142,25 @@ _COLUMN: dict[type[Message], str] = {
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message."""
+    """The frame of a message. Raises `FrameError` for one that is too large."""
+    return b"".join(encode_parts(message))
+
+
+def encode_parts(message: Message) -> list[bytes | bytearray]:
+    """The frame in parts, to be written one after the other; rows and numbers are not copied.
+
+    Raises as `encode`.
+    """
     head: dict[str, Any] = {"kind": message.kind}
     blobs: list[bytes | bytearray] = []
     for name in _FIELDS[type(message)]:
         head[name] = getattr(message, name)
     if isinstance(message, Answer):
-        columns = [column for member in message.members for column in member.columns]
         head["members"] = [
-            {"model": member.model, "columns": [_column_head(column) for column in member.columns]}
+            {"model": member.model, "columns": [_column_head(column, blobs) for column in member.columns]}
             for member in message.members
         ]
         head["errors"] = [asdict(error) for error in message.errors]
-        blobs += [column.data for column in columns if not isinstance(column.data, list)]
     elif (name := _COLUMN.get(type(message), "")) != "":
         if isinstance(message, Infer):
             head["steps"] = [asdict(step) for step in message.steps]
@@ -162,7 +171,7 @@ def encode(message: Message) -> bytes:
     total = PREFIX_BYTES + len(text) + sum(map(len, blobs))
     if total > MAX_FRAME_BYTES:
         raise FrameError(f"a message of {total} bytes is over the limit of {MAX_FRAME_BYTES}")
-    return b"".join([_PREFIX.pack(total, len(text)), text, *blobs])
+    return [_PREFIX.pack(total, len(text)) + text, *blobs]
 
 
 def reply_frame(reply: Message) -> bytes:
@@ -205,7 +214,7 @@ def decode(frame: bytes | bytearray) -> Message:
             head["members"] = list(_members(frame, at, head["members"]))
             head["errors"] = [RowError(**error) for error in head["errors"]]
         return cls(**head)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as exc:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error) as exc:
         raise FrameError(f"not a message of the worker protocol: {exc!r}") from exc
 
 
@@ -222,24 +231,38 @@ def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
     return rows
 
 
-def _column_head(column: Column) -> dict[str, Any]:
+def _column_head(column: Column, blobs: list[bytes | bytearray]) -> dict[str, Any]:
+    """What a column is; its data, if not in the head, is put behind the `blobs`."""
     head: dict[str, Any] = {"name": column.name, "datatype": column.datatype, "shape": column.shape}
-    if isinstance(column.data, list):
-        head["data"] = column.data
-    else:
-        head["bytes"] = len(column.data)
-    return head | ({"content": column.content} if column.content else {})
+    if column.content:
+        head["content"] = column.content
+    data = column.data
+    if isinstance(data, list):
+        texts = dict.fromkeys(data) if len(data) >= _LEAST_CODED else {}
+        if not 0 < len(texts) <= min(_MOST_TEXTS, len(data) // 2):
+            head["data"] = data
+            return head
+        # Labels: few texts for many rows. Which one is a byte a row, and no text is parsed twice.
+        head["texts"] = list(texts)
+        code_of = {text: code for code, text in enumerate(texts)}
+        data = bytes(map(code_of.__getitem__, data))
+    head["bytes"] = len(data)
+    blobs.append(data)
+    return head
 
 
 def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
+    view = memoryview(frame)
     for head in heads:
         columns = []
         for told in head["columns"]:
             data = told.get("data")
             if data is None:
                 size = told["bytes"]
-                data = bytes(frame[at : at + size])
+                data = bytes(view[at : at + size])
                 at += size
+                if (texts := told.get("texts")) is not None:
+                    data = [texts[code] for code in data]
             shape, content = tuple(told["shape"]), told.get("content", "")
             columns.append(Column(told["name"], told["datatype"], shape, data, content))
         yield MemberAnswer(head["model"], columns)

@@ -18,6 +18,7 @@ from gpu_worker.wire.protocol import (
     Message,
     decode,
     encode,
+    encode_parts,
     frame_length,
 )
 from server.workers.pool import OnReply
@@ -25,14 +26,19 @@ from server.workers.pool import OnReply
 __all__ = ["Channel"]
 
 
-class Channel(asyncio.Protocol):
+_WHOLE_BYTES = 1 << 16  # a frame up to here is written as one piece, and received beside others
+
+
+class Channel(asyncio.BufferedProtocol):
     """A stream socket that speaks the worker protocol. `on_lost` is called once, before replies fail."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
-        self._awaited = -1  # bytes of the frame that is coming in; -1 = its prefix is not here yet
+        self._received = memoryview(bytearray(_WHOLE_BYTES))  # frames, and the beginning of one
+        self._frame: bytearray | None = None  # a larger one that is coming in, which is received in place
+        self._room: memoryview | None = None  # its own
+        self._here = 0  # bytes of it, or of what was received
         self._pending: dict[int, OnReply] = {}
         self._ids = itertools.count(1)
         self._lost: str | None = None
@@ -44,12 +50,15 @@ class Channel(asyncio.Protocol):
             self._refuse(message, on_reply, "worker_lost", self._lost or "the worker is not connected")
             return message.id
         try:
-            frame = encode(message)
+            parts = encode_parts(message)
         except FrameError as exc:
             self._refuse(message, on_reply, "bad_option", str(exc))
             return message.id
         self._pending[message.id] = on_reply
-        self._transport.write(frame)
+        if sum(map(len, parts)) > _WHOLE_BYTES:
+            self._transport.writelines(parts)  # the rows from where they lie
+        else:
+            self._transport.write(b"".join(parts))
         return message.id
 
     async def call(self, message: Message) -> Message:
@@ -78,30 +87,48 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ── asyncio.Protocol ────────────────────────────────────────────────────────────────────────────
+    # ── asyncio.BufferedProtocol ──────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ours."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
 
-    def data_received(self, data: bytes) -> None:
-        """Cut the stream into frames."""
-        self._received += data
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where what comes next is to be put."""
+        return (self._received if self._room is None else self._room)[self._here :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes more are here: cut them into frames."""
+        self._here += nbytes
         try:
-            while True:
-                if self._awaited < 0:
-                    if len(self._received) < PREFIX_BYTES:
-                        return
-                    self._awaited = frame_length(bytes(self._received[:PREFIX_BYTES]))
-                if len(self._received) < self._awaited:
-                    return
-                frame = bytes(memoryview(self._received)[: self._awaited])
-                del self._received[: self._awaited]
-                self._awaited = -1
+            if self._frame is None:
+                self._cut()
+            elif self._here == len(self._frame):
+                frame, self._frame, self._room, self._here = self._frame, None, None, 0
                 self._deliver(decode(frame))
         except FrameError as exc:
+            self._here = 0
             self._fail(f"the worker broke the protocol: {exc}")
             self.close()
+
+    def _cut(self) -> None:
+        """Deliver what is whole; a frame that is larger than the room for all of them gets its own."""
+        at, here = 0, self._here
+        while here - at >= PREFIX_BYTES:
+            length = frame_length(bytes(self._received[at : at + PREFIX_BYTES]))
+            if length > here - at:
+                if length > _WHOLE_BYTES:
+                    self._frame = bytearray(length)
+                    self._room = memoryview(self._frame)
+                    self._room[: here - at] = self._received[at:here]
+                    self._here = here - at
+                    return
+                break
+            frame = bytes(self._received[at : at + length])
+            at += length
+            self._deliver(decode(frame))
+        self._received[: here - at] = bytes(self._received[at:here])
+        self._here = here - at
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker has gone, or hung up."""

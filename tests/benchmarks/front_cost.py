@@ -59,7 +59,7 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("into the queue", Dispatcher, "begin"),
     ("out of the queue: decide, cut", Dispatcher, "_pump"),
     ("frame to the worker", Channel, "send"),
-    ("frame from the worker", Channel, "data_received"),
+    ("frame from the worker", Channel, "buffer_updated"),
     ("answers to calls", Dispatcher, "_returned"),
     ("call to reply", InferRoute, "_answered"),
     ("HTTP: reply", Connection, "_reply"),
@@ -113,6 +113,9 @@ class _Wire(asyncio.Transport):
     def write(self, data: Any) -> None:  # bytes of any kind
         self._take(data)
 
+    def writelines(self, parts: Any) -> None:
+        self._take(parts)
+
     def is_closing(self) -> bool:
         return False
 
@@ -146,10 +149,15 @@ class _Worker:
         raise AssertionError(reason)
 
     def _take(self, frame: Any) -> None:
-        asyncio.get_running_loop().call_soon(self._channel.data_received, self._reply(bytes(frame)))
+        asyncio.get_running_loop().call_soon(self._receive, self._reply(frame))
 
-    def _reply(self, frame: bytes) -> bytes:
-        message = decode(frame)
+    def _receive(self, reply: bytes) -> None:
+        room = self._channel.get_buffer(len(reply))
+        room[: len(reply)] = reply
+        self._channel.buffer_updated(len(reply))
+
+    def _reply(self, frame: bytes | list[bytes]) -> bytes:
+        message = decode(frame if isinstance(frame, bytes) else b"".join(frame))
         if isinstance(message, Infer):
             rows = len(message.rows)
             columns = [
