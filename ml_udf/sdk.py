@@ -50,6 +50,7 @@ __all__ = [
     "resume",
     "revoke_token",
     "tokens",
+    "wish",
 ]
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8080"
@@ -146,14 +147,15 @@ class Registered:
 class Query:
     """A deployed function; `accuracy` on held-out images lies in [low, high] with 95 %.
 
-    combine: the rule by which several models answer together; "" of one alone.
+    models: of a function by wish the one that answers while nobody else asks; its accuracy is None, as each
+    candidate has its own. combine: the rule by which several models answer together; "" of one alone.
     """
 
     function: str
     models: tuple[str, ...]
-    accuracy: float
-    low: float
-    high: float
+    accuracy: float | None
+    low: float | None
+    high: float | None
     endpoint: str
     token: str | None = field(default=None, repr=False)
     allow_plain: bool = False
@@ -394,6 +396,44 @@ class Inference:
             **asdict(_how_of(job)),
             combine=told.get("combine") or "",
         )
+
+
+def wish(
+    function: str,
+    *,
+    dataset: str | None = None,
+    task: str | None = None,
+    purpose: str | None = None,
+    min_accuracy: float | None = None,
+    slo_ms: float | None = None,
+    cost: float | None = None,
+    endpoint: str = DEFAULT_ENDPOINT,
+    token: str | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
+    sslcert: str | None = None,
+    sslkey: str | None = None,
+) -> Query:
+    """Make a function that names no model: whichever keeps what is wished answers, call by call.
+
+    dataset: models that were trained on it · task: that do it · purpose: that do what this model or function
+    does; one of them has to be there. min_accuracy: right so often on held-out rows, at the lower end of the
+    95 % interval · slo_ms: answered so soon · cost: of 1,000 rows at the most, in seconds of a device or,
+    where the server has prices, in their currency. Raises `BadOption` with the nearest that can be had where
+    nothing keeps it, and the errors of `ml_udf.errors`. Source: INFaaS (ATC 2021), §3.
+    """
+    wants = {
+        "dataset": dataset,
+        "task": task,
+        "purpose": purpose,
+        "min_accuracy": min_accuracy,
+        "slo_ms": slo_ms,
+        "cost": cost,
+    }
+    how = _How(endpoint, token, allow_plain, sslrootcert, sslcert, sslkey)
+    with _calls(how) as calls:
+        told = calls.wish(function, {name: value for name, value in wants.items() if value is not None})
+    return Query(told["name"], tuple(told["models"]), None, None, None, **asdict(how))
 
 
 def query(

@@ -46,7 +46,7 @@ from server.capacity.timeline import Timeline
 from server.capacity.workforce import Workforce
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
-from server.catalog.functions import Function
+from server.catalog.functions import Function, ModelVersion
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.catalog.variants import Variants
@@ -467,6 +467,7 @@ async def _running(
         )
         allowed = AllowedEndpoints(settings.allow_remote, allow_plain=settings.allow_remote_plain)
         remote = RemoteModels(dispatcher, remote_pool, allowed, supervisor.tasks())
+        prices = _prices(settings)
         of_registry = VariantRepository(storage.engine)
         variants = Variants(await asyncio.to_thread(of_registry.all))
         trained = TrainingRepository(storage.engine)
@@ -479,6 +480,7 @@ async def _running(
             supervisor.tasks(),
             held_out=lambda model: held_out_of(model, variants),
             measured=lambda: variants.epoch,
+            price_per_s=None if prices is None else functools.partial(_price_per_s, prices, residency),
         )
         publisher = Publisher(
             storage.repository,
@@ -655,7 +657,7 @@ async def _running(
         history = History(HistoryRepository(storage.engine, here), read, supervisor.tasks())
         stack.push_async_callback(history.close)
         await history.start()
-        fleets = FleetReader(workforce, residency, dispatcher, latencies, metrics, _prices(settings))
+        fleets = FleetReader(workforce, residency, dispatcher, latencies, metrics, prices)
         autoscaler = _autoscaler(settings, fleets, workforce, residency, timeline, supervisor.tasks())
         if autoscaler is not None:
             stack.push_async_callback(autoscaler.close)
@@ -766,6 +768,20 @@ def _prices(settings: Settings) -> Mapping[str, Price] | None:
     kinds = {kind_of(device) for device in device_names(settings.device)}
     check_kinds(found, {"cpu" if kind == "auto" else kind for kind in kinds}, str(settings.prices))
     return found
+
+
+def _price_per_s(
+    prices: Mapping[str, Price], residency: Residency, model: ModelVersion, device: str
+) -> float | None:
+    """Of a device of that kind while it runs the model; None where it is priced by a size that nobody knows.
+
+    device: "" while no worker is up, for which the first kind in the file stands.
+    """
+    price = prices.get(device) or next(iter(prices.values()))
+    size_bytes = residency.size_bytes(model)
+    if price.per_gb_s and not size_bytes:
+        return None
+    return price.per_hour / 3600 + price.per_gb_s * size_bytes / 1e9
 
 
 def _most_epochs(tokens: Tokens, owner: str) -> int:

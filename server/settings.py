@@ -123,8 +123,8 @@ class Settings:
     )
     prices: Path | None = _setting(
         None,
-        "TOML or JSON file of what devices cost, by kind, that capacity policies go by: docs/capacity.md; "
-        "none = a worker's time alone",
+        "TOML or JSON file of what devices cost, by kind, that capacity policies and the cost of wishes go "
+        "by: docs/capacity.md; none = a worker's time alone",
     )
     device: str = _setting(
         "auto",

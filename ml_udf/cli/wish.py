@@ -32,7 +32,8 @@ def wish(
     ] = None,
     slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="answered so soon")] = None,
     cost: Annotated[
-        float | None, typer.Option("--cost", help="seconds of a device for 1,000 rows, at the most")
+        float | None,
+        typer.Option("--cost", help="of 1,000 rows at the most: seconds of a device, or by --prices"),
     ] = None,
     *,
     server: ServerOptions,

@@ -529,7 +529,8 @@ def feedback_form(function: Function) -> dict[str, Any] | None:
         "learns": function.is_taught,
         "recent_rows": len(known.squares) if function.answers_numbers else len(known.recent),
         "accuracy": known.accuracy,
-        "by_member": known.by_member,
+        # What is right of a function by wish is said of it, whichever candidate answered.
+        "by_member": None if function.wants is not None else known.by_member,
         "weights": weights,
         "refit": None if known.refit is None else _refit_form(known.refit),
     }

@@ -25,8 +25,8 @@ class Wants:
 
     task: that it does · dataset: that it was trained on · purpose: a model or a function whose task, classes
     and columns it shares · min_accuracy: how often it is right on held-out rows, by the lower end of the 95 %
-    interval · slo_ms: within which it answers · cost: seconds of a device that it takes for 1,000 rows, at
-    the most
+    interval · slo_ms: within which it answers · cost: of 1,000 rows, at the most: in seconds of a device, or
+    in the currency of the server's prices
     """
 
     task: str | None = None

@@ -55,7 +55,7 @@ class HeldOut:
 class Goals:
     """What a call asks of the candidate that answers it. None: nothing.
 
-    cost: seconds of a device for 1,000 rows · rows: that are to come together within the goal
+    cost: of 1,000 rows at the most, as `Estimate` has it · rows: that are to come together within the goal
     """
 
     min_accuracy: float | None = None
@@ -93,8 +93,9 @@ class Estimate:
     key: of the model version · low: the lower end of its held-out accuracy; None where that is not known ·
     merit: by which the better of two is told where accuracies are not known · batch_s: l̂ of the rows asked ·
     wait_s: until a worker that holds it is free; load_s: until it is loaded, 0 where it is resident · cost:
-    seconds of a device for 1,000 rows · share: of the devices' time, if all of the function's rows were its ·
-    is_guess: what it takes was never measured: who was measured comes first
+    of 1,000 rows, in seconds of a device, or where those have prices (is_priced) in their currency · share:
+    of the devices' time, if all of the function's rows were its · is_guess: what it takes was never measured:
+    who was measured comes first
     """
 
     key: str
@@ -106,6 +107,7 @@ class Estimate:
     load_s: float = 0.0
     share: float = 0.0
     is_guess: bool = False
+    is_priced: bool = False
 
     @property
     def predicted_s(self) -> float:
@@ -152,22 +154,23 @@ class Decision:
 def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
     """Which candidate answers.
 
-    Of those that keep all goals: with a least accuracy the one that takes least of a device, else the most
-    accurate one. Where none does, of those that are accurate enough the one that is nearest in time, and in
-    cost of equally fast ones. Raises `NoMembers` where none is accurate enough.
+    Of those that keep all goals: with a least accuracy the one that costs least, else the most accurate one.
+    Where none does, of those that are accurate enough the one that is nearest in time, and in cost of equally
+    fast ones. Raises `NoMembers` where none is accurate enough.
     """
-    kept = [each for each in estimates if _keeps(goals, each)]
+    accurate = _accurate(goals, estimates)
+    kept = _soon_and_cheap(goals, accurate)
     if kept:
         if goals.min_accuracy is not None:
             chosen = min(kept, key=_by_cost)
-            why = f"takes least of a device, {_cost(chosen)}"
+            why = f"{'costs least' if chosen.is_priced else 'takes least of a device'}, {_cost(chosen)}"
         else:
             chosen = min(kept, key=_by_merit)
             why = "is the most accurate" if chosen.low is not None else "has the best score"
-        told = f"{len(kept)} of {len(estimates)} keep {goals}" if str(goals) else "no goal is set"
+        asked = str(goals)
+        told = f"{len(kept)} of {len(estimates)} keep {asked}" if asked else "no goal is set"
         reason = f"{told}; {chosen.key} {why}" if len(kept) > 1 else f"{chosen.key} alone: {told}"
         return Decision(goals, chosen.key, True, reason, estimates)
-    accurate = [each for each in estimates if _is_accurate(goals, each)]
     if not accurate:
         raise NoMembers(_no_such(goals, estimates))
     chosen = min(accurate, key=_by_time)
@@ -261,22 +264,27 @@ def held_out_of(model: ModelVersion, variants: Variants | None = None) -> HeldOu
     return HeldOut(model.accuracy, low, high, rows)
 
 
-def _is_accurate(goals: Goals, one: Estimate) -> bool:
-    return goals.min_accuracy is None or (one.low is not None and one.low >= goals.min_accuracy)
+def _accurate(goals: Goals, estimates: Sequence[Estimate]) -> Sequence[Estimate]:
+    least = goals.min_accuracy
+    if least is None:
+        return estimates
+    return [each for each in estimates if each.low is not None and each.low >= least]
 
 
-def _keeps(goals: Goals, one: Estimate) -> bool:
-    """Whether it lacks nothing."""
-    return (
-        _is_accurate(goals, one)
-        and (goals.slo_s is None or (one.predicted_s <= goals.slo_s and one.share <= _BUSY))
-        and (goals.cost is None or one.cost <= goals.cost)
-    )
+def _soon_and_cheap(goals: Goals, estimates: Sequence[Estimate]) -> Sequence[Estimate]:
+    slo_s, cost = goals.slo_s, goals.cost
+    if slo_s is not None:
+        estimates = [
+            each
+            for each in estimates
+            if each.wait_s + each.load_s + each.batch_s <= slo_s and each.share <= _BUSY
+        ]
+    return estimates if cost is None else [each for each in estimates if each.cost <= cost]
 
 
 def _lacks(goals: Goals, one: Estimate) -> tuple[str, ...]:
     found = []
-    if not _is_accurate(goals, one):
+    if not _accurate(goals, [one]):
         found.append("nobody has measured it" if one.low is None else f"right in {one.low:.3g} at the least")
     if goals.slo_s is not None:
         if one.predicted_s > goals.slo_s:
@@ -311,11 +319,11 @@ def _no_such(goals: Goals, estimates: Sequence[Estimate]) -> str:
     near = []
     if goals.slo_s is not None or goals.cost is not None:
         others = Goals(None, goals.slo_s, goals.cost, goals.rows)
-        kept = [each for each in estimates if _keeps(others, each) and each.low is not None]
+        kept = [each for each in _soon_and_cheap(others, estimates) if each.low is not None]
         if kept:
             best = min(kept, key=_by_merit)
-            near.append(f"{best.low:.3g} by {best.key}{_within(goals)}")
-    accurate = [each for each in estimates if _is_accurate(goals, each)]
+            near.append(f"{best.low:.3g} by {best.key}{_within(goals, is_priced=best.is_priced)}")
+    accurate = _accurate(goals, estimates)
     if accurate:
         fastest = min(accurate, key=_by_time)
         cheapest = min(accurate, key=_by_cost)
@@ -344,9 +352,10 @@ def _right(goals: Goals) -> str:
     return "" if goals.min_accuracy is None else f"{goals.min_accuracy:g} "
 
 
-def _within(goals: Goals) -> str:
+def _within(goals: Goals, *, is_priced: bool) -> str:
     slo = "" if goals.slo_s is None else f" within {_ms(goals.slo_s)}"
-    return slo if goals.cost is None else f"{slo} for {goals.cost:g} device seconds per 1,000 rows"
+    unit = "" if is_priced else " device seconds"
+    return slo if goals.cost is None else f"{slo} for {goals.cost:g}{unit} per 1,000 rows"
 
 
 def _ms(seconds: float) -> str:
@@ -354,7 +363,7 @@ def _ms(seconds: float) -> str:
 
 
 def _cost(one: Estimate) -> str:
-    return f"{one.cost:.3g} device seconds per 1,000 rows"
+    return f"{one.cost:.3g}{'' if one.is_priced else ' device seconds'} per 1,000 rows"
 
 
 def _kind(model: ModelVersion) -> tuple[object, ...]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
 
 from gpu_worker.wire.protocol import Answer, Column, RowError
 from server.access.caller import DEFAULT_SHARES, Shares
@@ -76,6 +78,12 @@ class Call:
         """
         return self.min_accuracy if self.function.proxy is None else self.min_agreement
 
+    def answered_by(self, function: Function, decision: str) -> Call:
+        """The same rows, asked of that form of the function, and why: `replace`, at half its time."""
+        _, *between, _ = _VALUES(self)
+        values: list[Any] = [function, *between, decision]
+        return Call(*values)
+
     @classmethod
     def of_all_members(
         cls,
@@ -104,6 +112,9 @@ class Call:
             media_roots=media_roots,
             answer_cache=False,
         )
+
+
+_VALUES: Callable[[Call], tuple[Any, ...]] = attrgetter(*(one.name for one in fields(Call)))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpu_worker.tasks.metrics import METRICS
@@ -119,6 +119,22 @@ class _Known:
 
 
 @dataclass(slots=True)
+class _Prospect:
+    """What holds of a candidate for any number of rows. ahead: by kind of device its l̂ there, and on the
+    worker that could begin first how long rows are in line, and how long the model loads.
+    """
+
+    key: str
+    low: float | None
+    merit: float
+    cost: float
+    device_s: float  # a row takes of a device
+    is_guess: bool
+    latencies: Sequence[LatencyModel]
+    ahead: Sequence[tuple[float, float, LatencyModel]]
+
+
+@dataclass(slots=True)
 class _Sight:
     """The workers as they were looked at last."""
 
@@ -145,8 +161,13 @@ class Wishes:
         clock: Callable[[], float] = time.monotonic,
         held_out: Callable[[ModelVersion], HeldOut | None] = held_out_of,
         measured: Callable[[], int] = lambda: 0,
+        price_per_s: Callable[[ModelVersion, str], float | None] | None = None,
     ) -> None:
-        """measured: another number as soon as `held_out` may say something else."""
+        """measured: another number as soon as `held_out` may say something else. price_per_s: of a device of
+        that kind while it runs the model, None where that is not known yet; no such function = nobody said
+        prices, and a cost is counted in seconds.
+        """
+        self._price_per_s = price_per_s
         self._measured = measured
         self._measured_at = measured()
         self._workers = workers
@@ -160,6 +181,7 @@ class Wishes:
         self._known: dict[str, _Known] = {}  # by function's key
         self._kept: dict[tuple[object, ...], _Kept] = {}
         self._estimated: dict[tuple[str, Form, int, bool], list[Estimate]] = {}  # in this epoch
+        self._prospects: dict[tuple[str, Form], list[_Prospect]] = {}  # in this epoch
         self._sight = _Sight()
         self._spread_at_s: dict[str, float] = {}
         self.epoch = 0
@@ -186,7 +208,7 @@ class Wishes:
         if not decided.decision.is_met:
             decided.degraded_rows += rows
             self._metrics.of(function).degraded_rows += rows
-        return replace(call, function=kept.function, decision=decided.decision.reason)
+        return call.answered_by(kept.function, decided.decision.reason)
 
     def at_rest(self, function: Function) -> Decision:
         """What is decided of a function while nobody asks, all candidates resident.
@@ -301,38 +323,77 @@ class Wishes:
     def _estimated_now(
         self, function: Function, known: _Known, form: Form, rows: int, *, is_idle: bool
     ) -> list[Estimate]:
-        sight = self._sight
-        typical = min(TYPICAL_ROWS, function.max_batch)
-        devices = dict.fromkeys(device for _, _, device in sight.workers) or {"": None}
+        prospects = self._prospects.get((function.key, form)) if function.key in self._known else None
+        if prospects is None:
+            prospects = [self._prospect(model, function, known, form) for model in function.candidates]
+            if function.key in self._known:
+                self._prospects[function.key, form] = prospects
         found = []
-        for model in function.candidates:
-            learned = self._latency_of(model)
-            latencies = {device: learned.on(device, form) if device else learned for device in devices}
-            cost = 1000 * min(each(typical) for each in latencies.values()) / typical
-            wait_s, load_s, batch_s = 0.0, 0.0, min(each(rows) for each in latencies.values())
-            if not is_idle:
-                wait_s, load_s, batch_s = self._soonest(model, rows, latencies)
-            held_out = known.held_out[model.key]
-            share = 0.0 if is_idle else known.rate * cost / 1000 / max(1, len(sight.workers))
-            low = None if held_out is None else held_out.low
-            merit = known.merits[model.key] if low is None else low
-            if model.key not in known.measured and self.is_measured(model):
-                known.measured.add(model.key)
-            is_guess = model.key not in known.measured
-            found.append(Estimate(model.key, low, merit, batch_s, cost, wait_s, load_s, share, is_guess))
+        of_devices = known.rate / max(1, len(self._sight.workers))
+        for one in prospects:
+            wait_s, load_s, share = 0.0, 0.0, 0.0
+            if is_idle:
+                batch_s = min([latency_s(rows) for latency_s in one.latencies])
+            else:
+                share = of_devices * one.device_s
+                wait_s, load_s, latency_s = one.ahead[0]
+                batch_s = latency_s(rows)
+                for other_wait_s, other_load_s, latency_s in one.ahead[1:]:
+                    other_s = latency_s(rows)
+                    if other_wait_s + other_load_s + other_s < wait_s + load_s + batch_s:
+                        wait_s, load_s, batch_s = other_wait_s, other_load_s, other_s
+            found.append(
+                Estimate(
+                    one.key,
+                    one.low,
+                    one.merit,
+                    batch_s,
+                    one.cost,
+                    wait_s,
+                    load_s,
+                    share,
+                    one.is_guess,
+                    self._price_per_s is not None,
+                )
+            )
         return found
 
-    def _soonest(
-        self, model: ModelVersion, rows: int, latencies: Mapping[str, LatencyModel]
-    ) -> tuple[float, float, float]:
-        """In line, to load it, for the rows themselves: on the worker that would be done first."""
-        best = (math.inf, 0.0, 0.0, 0.0)
-        for name, held, device in self._sight.workers:
-            wait_s, batch_s = self._sight.backlog_s.get(name, 0.0), latencies[device](rows)
+    def _prospect(self, model: ModelVersion, function: Function, known: _Known, form: Form) -> _Prospect:
+        sight, learned = self._sight, self._latency_of(model)
+        typical = min(TYPICAL_ROWS, function.max_batch)
+        devices = dict.fromkeys(device for _, _, device in sight.workers) or {"": None}
+        latencies = {device: learned.on(device, form) if device else learned for device in devices}
+        row_s = {device: latency_s(typical) / typical for device, latency_s in latencies.items()}
+        device_s = min(row_s.values())
+        cost, is_cost_known = 1000 * device_s, True
+        if self._price_per_s is not None:
+            prices = [(seconds, self._price_per_s(model, device)) for device, seconds in row_s.items()]
+            costs = [1000 * seconds * price for seconds, price in prices if price is not None]
+            cost, is_cost_known = min(costs, default=0.0), bool(costs)
+        held_out = known.held_out[model.key]
+        low = None if held_out is None else held_out.low
+        merit = known.merits[model.key] if low is None else low
+        if model.key not in known.measured and self.is_measured(model):
+            known.measured.add(model.key)
+        is_guess = model.key not in known.measured or not is_cost_known
+        soonest: dict[str, tuple[float, float]] = {}
+        for name, held, device in sight.workers:
+            wait_s = sight.backlog_s.get(name, 0.0)
             load_s = 0.0 if model.key in held else max(_SOON_S, self._load_s(model, device))
-            one = (wait_s + load_s + batch_s, wait_s, load_s, batch_s)
-            best = min(best, one)
-        return best[1:] if best[0] < math.inf else (0.0, _SOON_S, latencies[""](rows))
+            before = soonest.get(device)
+            if before is None or wait_s + load_s < before[0] + before[1]:
+                soonest[device] = wait_s, load_s
+        ahead = [(*waits_s, latencies[device]) for device, waits_s in soonest.items()]
+        return _Prospect(
+            model.key,
+            low,
+            merit,
+            cost,
+            device_s,
+            is_guess,
+            list(latencies.values()),
+            ahead or [(0.0, _SOON_S, learned)],
+        )
 
     def _look(self) -> None:
         """Look at the workers, if it is time; an epoch ends where they are otherwise."""
@@ -367,6 +428,7 @@ class Wishes:
         self.epoch += 1
         self._kept.clear()
         self._estimated.clear()
+        self._prospects.clear()
 
 
 def _goals(function: Function, min_accuracy: float | None, slo_s: float | None, rows: int) -> Goals:

@@ -74,12 +74,13 @@ async def decisions(calls: int, rate: float, seed: int) -> dict[str, Any]:
         model.key: LatencyModel({1: 0.002 * 1.6**number, 64: 0.01 * 1.6**number})
         for number, model in enumerate(models)
     }
+    metrics = Metrics()
     wishes = Wishes(
         moving,
         lambda model: latencies[model.key],
         lambda model, device: 0.5,
         _spread,
-        Metrics(),
+        metrics,
         clock=lambda: moving.now_s,
     )
     catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
@@ -87,6 +88,7 @@ async def decisions(calls: int, rate: float, seed: int) -> dict[str, Any]:
         catalog.add_model(model)
     wants = {"task": "text-classification", "min_accuracy": 0.8, "slo_ms": 200}
     function = function_of("f", 1, spec_from("f", {"wants": wants}, catalog, models), catalog, DEFAULTS)
+    metrics.serve(function)
     asked = [
         Call(function, "text", [b"x"] * rows, rows, min_accuracy=least, slo_s=slo_s)
         for least, slo_s in GOALS

@@ -9,8 +9,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+import ml_udf.sdk as rafiki
 from ml_udf.cli.app import app
 from ml_udf.client import Client
+from ml_udf.errors import BadOption
 from tests.engines import Engine, SqlError
 from tests.inference_server import InferenceServer
 from tests.models import write_manifest
@@ -78,6 +80,13 @@ def test_the_command_makes_one_and_the_page_says_which_model_answers(
     assert "Which model answers" in page
     assert "wish_large/1 alone" in page
     assert "purpose wish_small, min_accuracy 0.9" in page
+
+
+def test_the_sdk_makes_one_and_asks_it(server: InferenceServer, models: None) -> None:
+    ask = rafiki.wish("udf_from_python", purpose="wish_small", min_accuracy=0.9, endpoint=server.url)
+    assert (ask.function, ask.models, ask.accuracy) == ("udf_from_python", ("wish_large",), None)
+    with pytest.raises(BadOption, match="nearest"):
+        rafiki.wish("udf_no", purpose="wish_small", min_accuracy=0.99, endpoint=server.url)
 
 
 def test_of_a_function_that_names_its_models_nothing_was_decided(engine: Engine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,11 @@ def test_answers_for_a_request_that_has_failed_are_dropped() -> None:
     request.fail(ServiceError("again"))
     with pytest.raises(ServiceError, match="gone"):
         request.future.result()
+
+
+def test_a_call_that_another_form_of_the_function_answers_is_the_same_call_otherwise() -> None:
+    other = function(name="other")
+    call = Call(
+        function(), "text", [b"a"], 1, slo_s=0.2, caller="ana", bulk=None, turn="ana", turn_weight=2.0
+    )
+    assert call.answered_by(other, "why") == replace(call, function=other, decision="why")

@@ -245,7 +245,7 @@ def test_a_wish_names_no_models(field: str) -> None:
 class House:
     """Wishes over one worker, whose clock, load and models the test sets."""
 
-    def __init__(self, *held: str) -> None:
+    def __init__(self, *held: str, price_per_s: Mapping[str, float | None] | None = None) -> None:
         self.now_s = 100.0
         self.held = frozenset(held or MS)
         self.busy_s = 0.0
@@ -259,6 +259,7 @@ class House:
             self._spread,
             self.metrics,
             clock=lambda: self.now_s,
+            price_per_s=None if price_per_s is None else lambda model, device: price_per_s[model.key],
         )
 
     async def _spread(self, group: tuple[ModelVersion, ...]) -> None:
@@ -288,6 +289,40 @@ def test_a_call_is_asked_of_the_candidate_that_its_goals_choose() -> None:
     assert "small/1 takes least of a device" in house.ask(function).decision
     named = Call(function, "text", [b"x"], 1, members=("small/1",))
     assert house.wishes.answered_by(named) is named, "who says whom to ask is not asked what is wished"
+
+
+def test_where_devices_have_prices_a_cost_is_in_their_currency() -> None:
+    """The small one's bytes are dear, and nobody knows those of the large one yet."""
+    house = House(price_per_s={"small/1": 100.0, "middle/1": 1.0, "large/1": None})
+    function = wished(min_accuracy=0.75)
+    told = house.ask(function).decision
+    assert "middle/1 costs least, " in told
+    assert "device seconds" not in told
+    by_model = {each.key: each for each in house.wishes.at_rest(function).estimates}
+    seconds = {key: House().wishes.at_rest(function).estimates[place].cost for place, key in enumerate(MS)}
+    assert by_model["small/1"].cost == pytest.approx(100 * seconds["small/1"])
+    assert by_model["middle/1"].cost == pytest.approx(seconds["middle/1"])
+    assert [each.is_guess for each in by_model.values()][2]
+    known = House(price_per_s=dict.fromkeys(MS, 2.0))
+    with pytest.raises(NoMembers, match=r"cost 1e-06 .*nearest: 0\.75 for [\d.]+ per 1,000 rows by small/1"):
+        known.wishes.at_rest(wished(min_accuracy=0.75, cost=1e-6))
+
+
+def test_of_two_kinds_of_device_the_one_that_would_be_done_first_counts() -> None:
+    house, function = House(), wished(min_accuracy=0.95)
+    house.holdings = lambda: [("w0", house.held, "cpu"), ("w1", frozenset(), "cuda")]  # type: ignore[method-assign]
+    house.busy_s = 10.0
+    (large,) = [each for each in ask_estimates(house, function) if each.key == "large/1"]
+    assert large.predicted_s == pytest.approx(2.0 + house.latencies["large/1"].on("cuda", "text")(1))
+    house.busy_s = 0.5
+    house.now_s += 10
+    (large,) = [each for each in ask_estimates(house, function) if each.key == "large/1"]
+    assert (large.wait_s, large.load_s) == (0.5, 0.0)
+
+
+def ask_estimates(house: House, function: Function) -> Sequence[Estimate]:
+    house.ask(function)
+    return house.wishes.decided(function)[0].decision.estimates
 
 
 def test_a_call_that_nothing_can_answer_is_refused_and_an_slo_alone_never_is() -> None:
