@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from ml_udf.client import Client
 from tests.server_forks import ForkedServer, ServerForks
+from tests.worker_forks import WORKER, is_process_of
 
 START_TIMEOUT_S = 180.0
 # For whoever asks the same rows again and looks at what computing them takes, or at who does it.
@@ -145,7 +146,7 @@ class InferenceServer:
         workers = []
         for child in children:
             with contextlib.suppress(OSError):
-                if b"gpu_worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if is_process_of(int(child), WORKER):
                     workers.append(int(child))
         return workers
 

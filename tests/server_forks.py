@@ -10,13 +10,11 @@ its own, and ends as it does. What it has not is a command line of its own, for 
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import gc
 import importlib
 import json
 import os
-import runpy
 import select
 import selectors
 import signal
@@ -24,9 +22,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import IO, NoReturn
+
+from tests.forked_main import run_as_main
+from tests.worker_forks import fork_workers, import_worker
 
 __all__ = ["ForkedServer", "ServerForks"]
 
@@ -137,6 +137,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the tests decide
     for module in _IMPORTED:
         importlib.import_module(module)
+    import_worker()
     # Servers look their heap over before they serve: what all of them share is not for each to copy for that.
     gc.collect()
     gc.freeze()
@@ -175,38 +176,13 @@ def _run(request: dict[str, object], log: int) -> NoReturn:
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder, environment, arguments = request["folder"], request["environment"], request["arguments"]
     assert isinstance(folder, str)
     assert isinstance(environment, dict)
     assert isinstance(arguments, list)
     os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    time.tzset()
-    sys.argv = ["server", *arguments]
-    status = _status_of("server")
-    # As Python ends, but for taking a thousand shared modules apart one by one, which takes most of a second.
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def _status_of(module: str) -> int:
-    """Run it as `python -m MODULE` does; the exit status."""
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)  # noqa: T201
-        return 1
-    except Exception:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    return 0
+    fork_workers()
+    run_as_main("server", arguments, environment)
 
 
 if __name__ == "__main__":

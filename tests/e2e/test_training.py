@@ -331,7 +331,7 @@ def test_workers_get_none_of_the_servers_secrets(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("ML_UDF_DATABASE_URL", f"sqlite:///{tmp_path / 'elsewhere.db'}")
     monkeypatch.setenv("PGPASSWORD", "secret")
     monkeypatch.setenv("WANTED", "yes")
-    with inference_server(tmp_path / "home", flags=["--worker-env=WANTED"]) as running:
+    with inference_server(tmp_path / "home", flags=["--worker-env=WANTED"], forked=False) as running:
         (worker,) = running.worker_pids()
         variables = Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
         names = {variable.partition(b"=")[0] for variable in variables}

@@ -23,6 +23,7 @@ from ml_udf.errors import BadOption, Overloaded, UnknownFunction
 from ml_udf.training import TrainingCalls
 from tests.inference_server import InferenceServer, inference_server
 from tests.training_data import draw_photos
+from tests.worker_forks import TRIAL, is_process_of
 
 Answered = TypeVar("Answered")
 PATIENCE_S = 600.0  # trials are niced: beside other work they take their time
@@ -94,7 +95,7 @@ def trainers(server: InferenceServer) -> list[int]:
     found = []
     for worker in server.worker_pids():
         for child in Path(f"/proc/{worker}/task/{worker}/children").read_text().split():
-            if b"gpu_worker.train.trial" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if is_process_of(int(child), TRIAL):
                 found.append(int(child))
     return found
 

@@ -51,7 +51,9 @@ def test_a_real_worker_has_no_secret_in_its_environment_and_no_more_memory_than_
     monkeypatch.setenv("HF_TOKEN", "needed")
     most = 3 << 30
     with inference_server(
-        tmp_path / "home", flags=[f"--worker-memory-bytes={most}", "--worker-env=HF_TOKEN"]
+        tmp_path / "home",
+        flags=[f"--worker-memory-bytes={most}", "--worker-env=HF_TOKEN"],
+        forked=False,
     ) as server:
         wait_until(server.worker_pids)
         (pid,) = server.worker_pids()
