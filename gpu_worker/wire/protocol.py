@@ -119,8 +119,6 @@ __all__ = [
 ]
 
 MAX_FRAME_BYTES = 1 << 30
-_LEAST_CODED = 8  # texts of a column
-_MOST_TEXTS = 256  # that differ: their numbers are a byte each
 _PREFIX = struct.Struct("<II")
 PREFIX_BYTES = _PREFIX.size
 _as_json = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` would make an encoder for each message
@@ -214,7 +212,7 @@ def decode(frame: bytes | bytearray) -> Message:
             head["members"] = list(_members(frame, at, head["members"]))
             head["errors"] = [RowError(**error) for error in head["errors"]]
         return cls(**head)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as exc:
         raise FrameError(f"not a message of the worker protocol: {exc!r}") from exc
 
 
@@ -238,16 +236,10 @@ def _column_head(column: Column, blobs: list[bytes | bytearray]) -> dict[str, An
         head["content"] = column.content
     data = column.data
     if isinstance(data, list):
-        texts = dict.fromkeys(data) if len(data) >= _LEAST_CODED else {}
-        if not 0 < len(texts) <= min(_MOST_TEXTS, len(data) // 2):
-            head["data"] = data
-            return head
-        # Labels: few texts for many rows. Which one is a byte a row, and no text is parsed twice.
-        head["texts"] = list(texts)
-        code_of = {text: code for code, text in enumerate(texts)}
-        data = bytes(map(code_of.__getitem__, data))
-    head["bytes"] = len(data)
-    blobs.append(data)
+        head["data"] = data
+    else:
+        head["bytes"] = len(data)
+        blobs.append(data)
     return head
 
 
@@ -261,8 +253,6 @@ def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> 
                 size = told["bytes"]
                 data = bytes(view[at : at + size])
                 at += size
-                if (texts := told.get("texts")) is not None:
-                    data = [texts[code] for code in data]
             shape, content = tuple(told["shape"]), told.get("content", "")
             columns.append(Column(told["name"], told["datatype"], shape, data, content))
         yield MemberAnswer(head["model"], columns)

@@ -50,10 +50,12 @@ def admit(
 def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:
     """Whether the queue's bounds allow it. Alone, even a larger one is let in: else it would never run."""
     bulk = submission.row_class == "bulk"
-    rows = sum(lane.rows for lane in lanes)
-    nbytes = sum(lane.nbytes for lane in lanes)
-    bulk_rows = sum(lane.bulk.rows for lane in lanes)
-    bulk_bytes = sum(lane.bulk.nbytes for lane in lanes)
+    rows, nbytes, bulk_rows, bulk_bytes = 0, 0.0, 0, 0.0
+    for lane in lanes:
+        rows += lane.rows
+        nbytes += lane.nbytes
+        bulk_rows += lane.bulk.rows
+        bulk_bytes += lane.bulk.nbytes
     return not rows or (
         _fits(submission.rows, bulk, rows - bulk_rows, bulk_rows, spec.max_queued_rows)
         and _fits(submission.nbytes, bulk, nbytes - bulk_bytes, bulk_bytes, spec.max_queued_bytes)
