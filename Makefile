@@ -196,6 +196,9 @@ stress-watch: $(READY) packages ## 8 sessions write a watched table while all th
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
 
+bench-fronts: $(READY) ## What a row costs the server on the native front, beside the Python one (FLAGS='--rounds 3')
+	$(BIN)/python -m tests.benchmarks.fronts $(FLAGS)
+
 bench-watch: $(READY) packages ## What the triggers of a watch cost those who write (FLAGS='--rounds 5')
 	$(BIN)/python -m tests.benchmarks.watch $(FLAGS)
 

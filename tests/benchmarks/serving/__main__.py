@@ -20,7 +20,7 @@ from typing import Any
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.serving import environments, load
 from tests.benchmarks.serving.cases import CASES, Case, photos
-from tests.benchmarks.serving.contenders import CONTENDERS, OURS, Contender
+from tests.benchmarks.serving.contenders import CONTENDERS, FRONTS, Contender
 from tests.benchmarks.serving.measure import Effort, Measured, measure
 from tests.benchmarks.serving.quiet import await_quiet
 from tests.benchmarks.serving.report import print_case, verdicts
@@ -49,7 +49,7 @@ class Comparison:
         there = []
         for one in contenders:
             try:
-                if one.name != OURS:
+                if one.name not in FRONTS:
                     self.pythons[one.name] = environments.python_of(one.name, one.packages, one.interpreter)
                 there.append(one)
             except environments.NotInstalled as exc:
@@ -114,7 +114,7 @@ class Comparison:
 def main() -> None:
     flags = _parser().parse_args()
     cases = [case for case in CASES if case.name in flags.cases.split(",")]
-    wanted = [one for one in CONTENDERS if one.name in flags.only.split(",")]
+    wanted = [one for one in CONTENDERS if one.name in flags.only.split(";")]
     effort = _QUICK if flags.quick else Effort()
     with tempfile.TemporaryDirectory(prefix="ml_udf-serving-") as folder:
         comparison = Comparison(Path(folder), cases, effort)
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="shorter probes, a coarser search")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", default=",".join(one.name for one in CONTENDERS), help="servers, by name")
+    parser.add_argument("--only", default=";".join(one.name for one in CONTENDERS), help="servers, by name: 'ours;mosec'")
     parser.add_argument("--cases", default=",".join(case.name for case in CASES), help="models, by name")
     return parser
 

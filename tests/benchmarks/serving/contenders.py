@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 OURS = "ours"
+FRONTS = {OURS: "python", "ours, native": "native"}  # ours, by what reads the connections
 _FUNCTION = "photo"
 _INFER = f"/v2/models/{_FUNCTION}/infer"
 _BOUNDARY = "photo-boundary"
@@ -86,7 +87,7 @@ def _oip_urgent(photo: bytes, deadline_ms: int) -> bytes:
 _RAW_OIP = _raw(_INFER, Inference_Header_Content_Length="0")
 
 CONTENDERS = (
-    Contender(OURS, (), _RAW_OIP, _oip_label, urgent=_oip_urgent),
+    *(Contender(name, (), _RAW_OIP, _oip_label, urgent=_oip_urgent) for name in FRONTS),
     Contender("mosec", ("mosec==0.9.8",), _raw("/inference"), _json_label),
     Contender(
         "litserve", ("litserve==0.2.19", "python-multipart==0.0.32"), _form("/predict", "image"), _json_label

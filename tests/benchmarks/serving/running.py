@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.benchmarks.serving.cases import Case
-from tests.benchmarks.serving.contenders import OURS, Contender
+from tests.benchmarks.serving.contenders import FRONTS, Contender
 from tests.benchmarks.serving.servers.model import WORKERS
 from tests.inference_server import ANEW, inference_server
 
@@ -33,8 +33,9 @@ def running(
     """The port of a server that answers. Raises `DoesNotRun`."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # handed on: a connection is an open file
-    if contender.name == OURS:
-        with inference_server(folder / "home", flags=[ANEW, f"--workers={WORKERS}"]) as server:
+    if contender.name in FRONTS:
+        flags = [ANEW, f"--workers={WORKERS}", f"--front={FRONTS[contender.name]}"]
+        with inference_server(folder / "home", flags=flags) as server:
             server.deploy(model, "photo", slo_ms=case.slo_ms, max_batch=32)
             _await_answer(contender, server.port, photos[0])
             yield server.port
