@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ml_udf.oip import InferRequest
 from server.access.caller import NOBODY, Caller
 from server.http.request_head import Head
 
@@ -22,7 +23,7 @@ __all__ = ["Admitted", "Application", "Refused", "Reply", "RequestInProgress", "
 class WholeRequest:
     """A request for rows that is here to its end; names of `headers` are in lower case.
 
-    came_s: when, on the clock of `time.monotonic`.
+    came_s: when, on the clock of `time.monotonic` · request: what the body says, where it was read already
     """
 
     path: str
@@ -30,6 +31,7 @@ class WholeRequest:
     body: bytes
     came_s: float
     caller: Caller = NOBODY
+    request: InferRequest | None = None
 
 
 Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers

@@ -107,7 +107,7 @@ class InferRoute:
             if len(whole.body) > _INLINE_BYTES or b"content-encoding" in whole.headers:
                 asked.task = self._tasks.once("read a request", self._read_and_ask(asked))
                 return asked
-            asked.request = _request_of(function, whole.body, _header_length(whole))
+            asked.request = whole.request or _request_of(function, whole.body, _header_length(whole))
             return self._ask(asked)
         except Exception as exc:
             self._fail(asked, exc)

@@ -1,7 +1,8 @@
-"""`make bench-fronts`: what a row costs the server's process on either front, in CPU µs, sockets included.
+"""`make bench-fronts`: what a row costs the server's process on either front, in CPU µs, with its sockets.
 
-Two servers, one for each front, in turns: rows of the no-op model come over kept connections at one rate; what
-their process takes of a processor meanwhile (`/proc/PID/stat`), by row. Beside a busy machine it holds where times do not.
+Two servers, one for each front, in turns: rows of the no-op model come over kept connections at one rate;
+what their process takes of a processor meanwhile (`/proc/PID/stat`), by row. It holds beside a busy machine
+too, where times do not.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_request, encode_request
+from server.http.application import Reply, WholeRequest
 from tests.fuzz.budget import rounds
 from tests.fuzz.sanitized import fail_after, has_faults, use_sanitized_front
 from tests.fuzz.test_request_head import Application, Door, _mutated, _requests, by_h11, by_httptools
@@ -80,6 +82,38 @@ async def _quiet(door: Door, native: NativeDoor) -> None:
 _PATHS = [b"/v2/models/m/infer", b"/v2/models/n/versions/2/infer"]
 
 
+def _rows(random_: random.Random) -> tuple[bytes, int]:
+    """The body of a request for rows, and how much of it is JSON; some of it is wrong."""
+    rows = [b"r" * random_.choice([0, 3, 90]) for _ in range(random_.choice([1, 1, 2]))]
+    times: list[dict[str, Any]] = [{}, {"timeout": random_.randrange(10**6)}, {"ml_udf_deadline_ms": 2500}]
+    more: list[dict[str, Any]] = [{}, {"priority": 1}, {"x": '"timeout": 5'}, {"timeout": 1.5}]
+    parameters = random_.choice(times) | random_.choice(more)
+    request = InferRequest([Tensor.of_bytes("text", rows)], id=random_.choice(["", "", "7"]))
+    request.parameters = parameters
+    body, headers = encode_request(request)
+    size = int(headers[HEADER_LENGTH])
+    json_part = body[:size]
+    if random_.random() < 0.2:
+        at = random_.randrange(size)
+        json_part = (
+            json_part[:at] + random_.choice([b"0", b'"', b"}", b",", b" ", b'"timeout":5,']) + json_part[at:]
+        )
+    return json_part + body[size:], len(json_part)
+
+
+class Reading(Application):
+    """Compares what was read of a request with what its reader reads."""
+
+    shaped = 0
+
+    def answer(self, request: WholeRequest, reply: Reply) -> None:
+        if request.request is not None:
+            self.shaped += 1
+            length = request.headers[HEADER_LENGTH.lower().encode()].decode()
+            assert request.request == decode_request(request.body, length), request.body
+        super().answer(request, reply)
+
+
 def _stream(random_: random.Random) -> bytes:
     """Requests of which most are ordinary: alike but for their lengths."""
     stream = b""
@@ -89,6 +123,9 @@ def _stream(random_: random.Random) -> bytes:
             continue
         body = bytes(random_.choices(b"abc\r\n0", k=random_.choice([1, 5, 9, 10, 40, 300])))
         more = random_.choice([b"", b"Accept: */*\r\n", b"content-type: x\r\n"])
+        if random_.random() < 0.4:
+            body, json_size = _rows(random_)
+            more += b"Inference-Header-Content-Length: %d\r\n" % json_size
         stream += b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n%b" % (
             random_.choice(_PATHS),
             more,
@@ -102,7 +139,7 @@ def test_both_fronts_answer_the_same_to_the_byte() -> None:
     async def compare() -> None:
         from server.http.native.connections import NativeConnections
 
-        application = Application()
+        application = Reading()
         connections = NativeConnections(application)  # one for all seeds: heads are known from the second on
         compared = 0
         for seed in rounds(1200):
@@ -137,12 +174,14 @@ def test_both_fronts_answer_the_same_to_the_byte() -> None:
         assert counts["connections"] == counts["held_bytes"] == 0
         assert connections.open == {connections}
         assert counts["requests"] > compared / 4  # so that the comparison is of what C has taken
+        assert application.shaped > compared / 50
         connections.shutdown()
         assert not connections.open
 
     asyncio.run(compare())
 
 
+SHAPE = b'{"parameters":{"timeout":%d},"inputs":[{"parameters":{"binary_data_size":9}}]}'
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -199,6 +238,8 @@ class Walk:
             return
         mine = self.clients[self.random.choice(list(self.clients))]
         body = b"x" * self.random.choice([1, 10, 5000, 30_000])
+        if self.random.random() < 0.5:
+            body = SHAPE % self.random.choice([5, 7, 5000]) + body
         data = HEAD % len(body) + body
         data *= self.random.choice([1, 1, 3])
         if self.random.random() < 0.4:
@@ -222,11 +263,12 @@ class Walk:
 
     def turn(self) -> None:
         for kind, id_, first, second in self.front.turn():
-            assert kind in range(6)
-            if kind == 0:
+            assert kind in range(8)
+            if kind in (0, 6, 7):
                 assert isinstance(first, str)
-                assert 0 < len(second) <= 20_000
-                self.asked[id_] = first, second
+                body = second[1] if kind == 7 else second
+                assert 0 < len(body) <= 20_000
+                self.asked[id_] = first, body
 
     def flush(self) -> None:
         self.front.flush()
@@ -240,7 +282,15 @@ class Walk:
         head = HEAD % 5
         if self.random.random() < 0.5:
             head = _mutated(self.random, head)
-        self.front.learn(self.random.choice(self.ids), head, f"template {len(head)}", 20_000)
+        size = self.random.choice([0, len(SHAPE % 5), len(SHAPE % 5000)])
+        self.front.learn(self.random.choice(self.ids), head, f"template {len(head)}", 20_000, size)
+
+    def learn_shape(self) -> None:
+        json_part = SHAPE % self.random.choice([5, 5000])
+        if self.random.random() < 0.5:
+            json_part = _mutated(self.random, json_part)
+        self.front.shape_of(json_part)
+        self.front.learn_shape(json_part, self.random.choice([None, "shape"]))
 
     def forget(self) -> None:
         self.front.forget("template 75")
@@ -291,7 +341,7 @@ _STEPS = [
     *["send"] * 8,
     *["turn"] * 8,
     *["reply"] * 4,
-    *["read", "flush", "learn", "one"] * 3,
+    *["read", "flush", "learn", "learn_shape", "one"] * 3,
     *["adopt", "adopt", "vanish", "end", "look", "forget", "starve"],
 ]
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 __all__ = ["FRONTS", "ChosenFront", "FrontMissing", "choose_front"]
 
 FRONTS = ("auto", "native", "python")
-_MODULE = "server.http.native._front"
+_MODULES = (
+    "server.http.native._front",
+    "server.http.native.acceptor",
+)  # of older sources: fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ def choose_front(asked: str, *, has_tls: bool) -> ChosenFront:
             "--front native speaks no TLS; give --front python, or let a proxy do TLS (--allow-plain)"
         )
     try:
-        importlib.import_module(_MODULE)
+        for module in _MODULES:
+            importlib.import_module(module)
     except ImportError as error:
         raise FrontMissing(
             f"--front native is not built here ({error}); with a C compiler and Python's headers: "

@@ -47,7 +47,7 @@ typedef struct Connection {
     bool is_due, is_dirty;
     uint32_t watched; /* what epoll watches for */
     Buffer in, out;
-    size_t head_size, need; /* of the request whose body comes */
+    size_t head_size, json_size, need; /* of the request whose body comes */
     void *template;         /* of that request; the module's to count */
     uint32_t entry, entry_serial; /* the head that was known last */
     double since_s;

@@ -10,18 +10,30 @@ digits of their length alone. Whether it is still admitted is asked of every req
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError
+from ml_udf.oip.request_template import NUMBERS, RequestTemplate
 from server.http.application import Admitted, Application, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import STATUS_LINES
 from server.http.connection import Connection, ConnectionLimits, Connections
-from server.http.native._front import BYTES, ENDED, LOST, REQUEST, WRITABLE, Front
+from server.http.native._front import (
+    BYTES,
+    ENDED,
+    LOST,
+    REQUEST,
+    SHAPED,
+    UNSHAPED,
+    WRITABLE,
+    Front,
+)
 from server.http.native.handed import HandedConnection, HandedTransport
 from server.http.request_head import Head
 
@@ -40,12 +52,17 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A head that was admitted. before, after: what stands around the digits of its length."""
+    """A head that was admitted.
+
+    before, after: what stands around the digits of its length · json_size: of the JSON that bodies begin
+    with, before binary data; 0 = it is read with the body
+    """
 
     admitted: Admitted
     headers: Mapping[bytes, bytes]
     before: bytes
     after: bytes
+    json_size: int
 
 
 @dataclass(slots=True)
@@ -72,6 +89,21 @@ class _ReplyHeads:
                 parts.append(b"connection: close\r\n")
             found = self.ready[key] = b"".join(parts)
         return found
+
+
+def _json_size(headers: Mapping[bytes, bytes]) -> int:
+    said = headers.get(HEADER_LENGTH.lower().encode(), b"")
+    return int(said) if said.isdigit() and len(said) < 6 and b"content-encoding" not in headers else 0
+
+
+def _filled(
+    template: RequestTemplate, known: _Known, body: bytes, numbers: Sequence[int]
+) -> InferRequest | None:
+    """The request, or None: whoever reads it again says what is wrong with it."""
+    try:
+        return template.fill(body, known.json_size, numbers)
+    except WireError:
+        return None
 
 
 class NativeConnections(Connections):
@@ -163,9 +195,9 @@ class NativeConnections(Connections):
         """See `handed.Teacher`."""
         if not head.keep_alive or head.http_1_0 or head.method != "POST" or b"expect" in head.headers:
             return
-        known = _Known(admitted, head.headers, before, after)
+        known = _Known(admitted, head.headers, before, after, _json_size(head.headers))
         raw = b"%b1%b" % (before, after)
-        place = self._front.learn(id_, raw, known, admitted.limit_bytes)
+        place = self._front.learn(id_, raw, known, admitted.limit_bytes, known.json_size)
         if place is not None and place != (len(before), len(before) + 1):
             self._front.forget(known)  # two readings of one head: such are read by Python each time
 
@@ -184,8 +216,13 @@ class NativeConnections(Connections):
         now_s = time.monotonic()
         for kind, id_, first, second in self._front.turn():
             try:
-                if kind == REQUEST:
+                if kind == SHAPED:
+                    template, body, numbers = second
+                    self._asked(id_, first, body, now_s, _filled(template, first, body, numbers))
+                elif kind in (REQUEST, UNSHAPED):
                     self._asked(id_, first, second, now_s)
+                    if kind == UNSHAPED:
+                        self._learn_shape(second[: first.json_size])
                 elif kind == BYTES:
                     self._bytes(id_, first, second)
                 elif kind == ENDED:
@@ -202,7 +239,9 @@ class NativeConnections(Connections):
         if self._is_closing:
             self._end_if_empty()
 
-    def _asked(self, id_: int, known: _Known, body: bytes, now_s: float) -> None:
+    def _asked(
+        self, id_: int, known: _Known, body: bytes, now_s: float, read: InferRequest | None = None
+    ) -> None:
         if not self.application.still_admits(known.admitted):
             self._front.forget(known)
             raw = b"%b%d%b%b" % (known.before, len(body), known.after, body)
@@ -212,10 +251,21 @@ class NativeConnections(Connections):
             return
         admitted = known.admitted
         self._waiting[id_] = None
-        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller)
+        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read)
         waiting = self.application.answer(request, partial(self._reply, id_))
         if id_ in self._waiting:
             self._waiting[id_] = waiting
+
+    def _learn_shape(self, json: bytes) -> None:
+        """Know such JSON from now on, or know that it is to be read each time."""
+        shape = None if b'"id"' in json else self._front.shape_of(json)
+        if shape is None:  # a request's own id is another each time
+            return
+        pieces, places = shape
+        template = None
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            template = RequestTemplate(pieces, [NUMBERS[place] for place in places])
+        self._front.learn_shape(json, template)
 
     def _reply(self, id_: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         if self._waiting.pop(id_, _MISSING) is _MISSING:

@@ -22,12 +22,13 @@
 enum {
     EVENTS = 256,            /* that one turn looks at */
     MOST_SLOTS = 1 << 20,
-    MOST_HEAD_BYTES = 4096,  /* of a head that is known by heart */
+    MOST_HEAD_BYTES = 4096,  /* of a head, or of JSON, that is known by heart */
+    MOST_SHAPED_BYTES = 256 << 10, /* of a body whose JSON is recognised; reading a larger one takes Python longer */
     WAKE = UINT32_MAX,
 };
 
 /* What `turn` tells. */
-enum { REQUEST, BYTES, ENDED, LOST, WRITABLE, SLOW };
+enum { REQUEST, BYTES, ENDED, LOST, WRITABLE, SLOW, UNSHAPED, SHAPED };
 
 /* A head that Python has read: what it is but for the digits of its length, and what Python knows of it. */
 typedef struct {
@@ -36,10 +37,19 @@ typedef struct {
     size_t size;
     Length length;
     uint64_t hash, used, limit;
+    size_t json_size; /* of the bodies; 0 = they are not looked into */
     uint32_t serial;
     char peer[PEER_BYTES];
     size_t peer_size;
 } Known;
+
+/* A JSON part that Python has read, but for its numbers. */
+typedef struct {
+    PyObject *template; /* NULL = the place is free; None = Python reads each one */
+    char *json;
+    Shape shape; /* its pieces lie in `json` */
+    uint64_t hash, used;
+} KnownShape;
 
 typedef struct {
     double head_s, idle_s, slow_s, least_bytes_per_s;
@@ -53,7 +63,8 @@ typedef struct {
     uint32_t slot_count, *free_slots, free_count;
     Connection *due, **due_end, *dirty;
     Known *known;
-    uint32_t known_count, next_serial;
+    KnownShape *shapes;
+    uint32_t known_count, next_serial; /* as many heads as shapes */
     uint64_t clock; /* of uses, to find the head that was used last */
     uint64_t most_held_bytes, held_bytes, held_elsewhere; /* of bodies that are not whole */
     uint64_t ordinary_bytes;
@@ -304,6 +315,24 @@ static void forget(Known *known)
     Py_XDECREF(template);
 }
 
+static KnownShape *find_known_shape(Front *front, const Shape *shape, uint64_t hash)
+{
+    for (uint32_t i = 0; i < front->known_count; i++) {
+        KnownShape *known = &front->shapes[i];
+        if (known->template != NULL && known->hash == hash && is_same_shape(&known->shape, shape))
+            return known;
+    }
+    return NULL;
+}
+
+static void forget_shape(KnownShape *known)
+{
+    PyObject *template = known->template;
+    free(known->json);
+    *known = (KnownShape){0};
+    Py_XDECREF(template);
+}
+
 /* ── from bytes to what Python is told ────────────────────────────────────────────────────────────── */
 
 /* Add (kind, id, a, b); takes over both. 0 = told, −1 = no memory, with an exception set. */
@@ -348,11 +377,41 @@ static int tell_bytes(Front *front, PyObject *told, Connection *c)
     return 0;
 }
 
+/* What kind of request it is; of one whose JSON is known, `body` becomes (template, body, numbers…). */
+static int look_into(Front *front, const Connection *c, const char *data, size_t size, PyObject **body)
+{
+    Shape shape;
+    if (c->json_size == 0 || c->json_size > size || size > MOST_SHAPED_BYTES ||
+        !find_shape(data, c->json_size, &shape))
+        return REQUEST;
+    KnownShape *known = find_known_shape(front, &shape, shape_hash(&shape));
+    if (known == NULL)
+        return UNSHAPED;
+    known->used = ++front->clock;
+    if (known->template == Py_None || *body == NULL)
+        return REQUEST;
+    PyObject *numbers = PyTuple_New(shape.count);
+    for (int i = 0; numbers != NULL && i < shape.count; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(shape.values[i]);
+        if (number == NULL)
+            Py_CLEAR(numbers);
+        else
+            PyTuple_SET_ITEM(numbers, i, number);
+    }
+    if (numbers == NULL)
+        Py_CLEAR(*body);
+    else
+        *body = Py_BuildValue("(ONN)", known->template, *body, numbers);
+    return SHAPED;
+}
+
 static int tell_request(Front *front, PyObject *told, Connection *c)
 {
     size_t size = c->need - c->head_size;
-    PyObject *body = PyBytes_FromStringAndSize(c->in.data + c->in.at + c->head_size, (Py_ssize_t)size);
-    if (tell(told, REQUEST, c, Py_NewRef((PyObject *)c->template), body) < 0)
+    const char *data = c->in.data + c->in.at + c->head_size;
+    PyObject *body = PyBytes_FromStringAndSize(data, (Py_ssize_t)size);
+    int kind = look_into(front, c, data, size, &body);
+    if (tell(told, kind, c, Py_NewRef((PyObject *)c->template), body) < 0)
         return -1;
     leave_body(front, c);
     Py_CLEAR(*(PyObject **)&c->template);
@@ -383,6 +442,7 @@ static int tell_input(Front *front, PyObject *told, Connection *c)
         known->used = ++front->clock;
         c->template = Py_NewRef(known->template);
         c->head_size = size;
+        c->json_size = known->json_size;
         c->need = size + length.value;
         if (body < length.value) {
             c->state = IN_BODY;
@@ -622,13 +682,13 @@ static PyObject *front_reply(Front *front, PyObject *arguments)
 
 static PyObject *front_learn(Front *front, PyObject *arguments)
 {
-    unsigned long long id, limit;
+    unsigned long long id, limit, json_size;
     const char *head;
     Py_ssize_t size;
     PyObject *template;
     Connection *c;
     Length length;
-    if (!PyArg_ParseTuple(arguments, "Ky#OK:learn", &id, &head, &size, &template, &limit) ||
+    if (!PyArg_ParseTuple(arguments, "Ky#OKK:learn", &id, &head, &size, &template, &limit, &json_size) ||
         !find_first(front, id, &c))
         return NULL;
     if (c == NULL || size > MOST_HEAD_BYTES || head_end(head, (size_t)size) != (size_t)size ||
@@ -659,12 +719,71 @@ static PyObject *front_learn(Front *front, PyObject *arguments)
         .hash = head_hash(head, (size_t)size, &length, c->peer, c->peer_size),
         .used = ++front->clock,
         .limit = limit < front->ordinary_bytes ? limit : front->ordinary_bytes,
+        .json_size = json_size > MOST_HEAD_BYTES ? 0 : json_size,
         .serial = ++front->next_serial,
         .peer_size = c->peer_size,
     };
     memcpy(known->peer, c->peer, c->peer_size);
     forget(&old);
     return place;
+}
+
+/* (the pieces, the places of their names among NUMBERS), or None where it is not ordinary. */
+static PyObject *front_shape_of(Front *Py_UNUSED(front), PyObject *json)
+{
+    char *data;
+    Py_ssize_t size;
+    Shape shape;
+    if (PyBytes_AsStringAndSize(json, &data, &size) < 0)
+        return NULL;
+    if (size > MOST_HEAD_BYTES || !find_shape(data, (size_t)size, &shape))
+        Py_RETURN_NONE;
+    PyObject *pieces = PyList_New(0), *names = PyList_New(0);
+    for (int i = 0; pieces != NULL && names != NULL && i <= shape.count; i++) {
+        PyObject *piece = PyBytes_FromStringAndSize(shape.piece[i], (Py_ssize_t)shape.size[i]);
+        PyObject *name = PyLong_FromLong(i < shape.count ? shape.names[i] : 0);
+        if (piece == NULL || name == NULL || PyList_Append(pieces, piece) < 0 ||
+            (i < shape.count && PyList_Append(names, name) < 0))
+            Py_CLEAR(pieces);
+        Py_XDECREF(piece);
+        Py_XDECREF(name);
+    }
+    if (pieces == NULL || names == NULL) {
+        Py_XDECREF(pieces);
+        Py_XDECREF(names);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", pieces, names);
+}
+
+static PyObject *front_learn_shape(Front *front, PyObject *arguments)
+{
+    const char *json;
+    Py_ssize_t size;
+    PyObject *template;
+    Shape shape;
+    if (!PyArg_ParseTuple(arguments, "y#O:learn_shape", &json, &size, &template) || !enter(front))
+        return NULL;
+    if (size > MOST_HEAD_BYTES || !find_shape(json, (size_t)size, &shape))
+        Py_RETURN_NONE;
+    char *copy = front_realloc(NULL, (size_t)size);
+    if (copy == NULL)
+        return PyErr_NoMemory();
+    memcpy(copy, json, (size_t)size);
+    for (int i = 0; i <= shape.count; i++)
+        shape.piece[i] = copy + (shape.piece[i] - json);
+    uint64_t hash = shape_hash(&shape);
+    KnownShape *known = find_known_shape(front, &shape, hash);
+    if (known == NULL) {
+        known = &front->shapes[0];
+        for (uint32_t i = 1; i < front->known_count && known->template != NULL; i++)
+            if (front->shapes[i].used < known->used)
+                known = &front->shapes[i];
+    }
+    KnownShape old = *known;
+    *known = (KnownShape){Py_NewRef(template), copy, shape, hash, ++front->clock};
+    forget_shape(&old);
+    Py_RETURN_NONE;
 }
 
 static PyObject *front_forget(Front *front, PyObject *template)
@@ -857,8 +976,10 @@ static void let_go(Front *front)
     for (uint32_t slot = 0; slot < front->slot_count; slot++)
         if (front->slots[slot] != NULL)
             free_slot(front, front->slots[slot]);
-    for (uint32_t i = 0; i < front->known_count; i++)
+    for (uint32_t i = 0; i < front->known_count; i++) {
         forget(&front->known[i]);
+        forget_shape(&front->shapes[i]);
+    }
     if (front->epoll >= 0)
         close(front->epoll);
     if (front->wake >= 0)
@@ -936,11 +1057,13 @@ static PyObject *front_new(PyTypeObject *type, PyObject *arguments, PyObject *na
         return NULL;
     }
     front->known = front_realloc(NULL, heads * sizeof *front->known);
-    if (front->known == NULL) {
+    front->shapes = front_realloc(NULL, heads * sizeof *front->shapes);
+    if (front->known == NULL || front->shapes == NULL) {
         Py_DECREF(front);
         return PyErr_NoMemory();
     }
     memset(front->known, 0, heads * sizeof *front->known);
+    memset(front->shapes, 0, heads * sizeof *front->shapes);
     front->known_count = heads;
     return (PyObject *)front;
 }
@@ -950,6 +1073,7 @@ static void front_dealloc(Front *front)
     PyTypeObject *type = Py_TYPE(front);
     let_go(front);
     free(front->known);
+    free(front->shapes);
     free(front->slots);
     free(front->free_slots);
     type->tp_free(front);
@@ -966,6 +1090,8 @@ static PyMethodDef methods[] = {
     METHOD(flush, METH_NOARGS),
     METHOD(reply, METH_VARARGS),
     METHOD(learn, METH_VARARGS),
+    METHOD(shape_of, METH_O),
+    METHOD(learn_shape, METH_VARARGS),
     METHOD(forget, METH_O),
     METHOD(hand_over, METH_O),
     METHOD(take_back, METH_O),
@@ -1010,7 +1136,9 @@ static int fill(PyObject *module)
                    PyModule_AddIntConstant(module, "ENDED", ENDED) ||
                    PyModule_AddIntConstant(module, "LOST", LOST) ||
                    PyModule_AddIntConstant(module, "WRITABLE", WRITABLE) ||
-                   PyModule_AddIntConstant(module, "SLOW", SLOW)
+                   PyModule_AddIntConstant(module, "SLOW", SLOW) ||
+                   PyModule_AddIntConstant(module, "UNSHAPED", UNSHAPED) ||
+                   PyModule_AddIntConstant(module, "SHAPED", SHAPED)
                ? -1
                : 0;
 }

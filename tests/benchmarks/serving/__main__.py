@@ -154,7 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="shorter probes, a coarser search")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", default=";".join(one.name for one in CONTENDERS), help="servers, by name: 'ours;mosec'")
+    parser.add_argument(
+        "--only", default=";".join(one.name for one in CONTENDERS), help="servers, by name: 'ours;mosec'"
+    )
     parser.add_argument("--cases", default=",".join(case.name for case in CASES), help="models, by name")
     return parser
 
