@@ -15,12 +15,14 @@ from ml_udf.oip.messages import (
     encode_request,
     encode_response,
 )
+from ml_udf.oip.request_template import RequestTemplate
 from ml_udf.oip.tensor import Tensor, WireError, pack_bytes
 
 __all__ = [
     "HEADER_LENGTH",
     "InferRequest",
     "InferResponse",
+    "RequestTemplate",
     "RequestedOutput",
     "ResponseTemplate",
     "Tensor",

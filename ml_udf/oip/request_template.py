@@ -10,15 +10,15 @@ from typing import Any
 from ml_udf.oip.messages import InferRequest, decode_request
 from ml_udf.oip.tensor import Tensor, WireError, unpack_bytes, width_bytes
 
-__all__ = ["NUMBERS", "RequestTemplate"]
+__all__ = ["RequestTemplate"]
 
-NUMBERS = ("binary_data_size", "timeout", "ml_udf_deadline_ms")
 _MARK = 10**14  # stands for a number while the rest is read
 
 
 class RequestTemplate:
-    """What is the same in all of them; `fill` makes one."""
+    """What is the same in all of them; `fill` makes one. Only NUMBERS differ."""
 
+    NUMBERS = ("binary_data_size", "timeout", "ml_udf_deadline_ms")
     __slots__ = ("_count", "_parameters", "_places", "_request", "_size_at", "_tensor")
 
     def __init__(self, pieces: Sequence[bytes], names: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ class RequestTemplate:
             raise ValueError("the request's data is not binary")
         for place, name in enumerate(names):
             where = inside if name == "binary_data_size" else outside
-            if name not in NUMBERS or not isinstance(where, dict) or where.get(name) != _MARK + place:
+            if name not in self.NUMBERS or not isinstance(where, dict) or where.get(name) != _MARK + place:
                 raise ValueError(f"{name!r} is not where it belongs")
         if len(set(names)) != len(names) or "binary_data_size" not in names or head.get("id"):
             raise ValueError("the request is not of the ordinary kind")

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError
-from ml_udf.oip.request_template import NUMBERS, RequestTemplate
+from ml_udf.oip import HEADER_LENGTH, InferRequest, RequestTemplate, WireError
 from server.http.application import Admitted, Application, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import STATUS_LINES
 from server.http.connection import Connection, ConnectionLimits, Connections
@@ -264,7 +263,7 @@ class NativeConnections(Connections):
         pieces, places = shape
         template = None
         with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-            template = RequestTemplate(pieces, [NUMBERS[place] for place in places])
+            template = RequestTemplate(pieces, [RequestTemplate.NUMBERS[place] for place in places])
         self._front.learn_shape(json, template)
 
     def _reply(self, id_: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:

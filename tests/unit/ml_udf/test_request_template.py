@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_request, encode_request
-from ml_udf.oip.request_template import RequestTemplate
+from ml_udf.oip import (
+    InferRequest,
+    RequestedOutput,
+    RequestTemplate,
+    Tensor,
+    WireError,
+    decode_request,
+    encode_request,
+)
 
 TEXTS = Tensor.of_bytes("text", [b"one", b"", b"three"])
 PIXELS = Tensor("pixels", "FP32", (1, 2, 2), struct.pack("<4f", 1, 2, 3, 4))
