@@ -33,6 +33,7 @@ __all__ = [
     "price_model",
     "tags_model",
     "text_value_model",
+    "tint_model",
     "words_model",
 ]
 
@@ -75,6 +76,30 @@ def brightness_model(
         "ends": np.array([ends], np.float32),
     }
     return _saved(directory, name, _picture(nodes, constants), more, task="image-regression", classes=[])
+
+
+def tint_model(directory: Path, name: str, *, rounds: int = 0, **more: Any) -> Path:
+    """image-classification of a photo as more red, "a", or more green, "b".
+
+    rounds: of a thousand times a thousand multiplications a row, which change nothing and take their time.
+    """
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("MatMul", ["mean", "wide"], ["state0"]),
+        *(helper.make_node("MatMul", [f"state{at}", "square"], [f"state{at + 1}"]) for at in range(rounds)),
+        helper.make_node("MatMul", [f"state{rounds}", "narrow"], ["nothing"]),
+        helper.make_node("MatMul", ["mean", "tints"], ["seen"]),
+        helper.make_node("Add", ["seen", "nothing"], ["out"]),
+    ]
+    side = 1024
+    constants = {
+        "wide": np.zeros((3, side), np.float32),
+        "square": np.zeros((side, side), np.float32),
+        "narrow": np.zeros((side, 2), np.float32),
+        "tints": np.array([[20, 0], [0, 20], [0, 0]], np.float32),
+    }
+    picture = _picture(nodes, constants)
+    return _saved(directory, name, picture, more, task="image-classification", classes=["a", "b"])
 
 
 def colours_model(directory: Path, name: str = "colours", *, sharpness: float = 40.0, **more: Any) -> Path:

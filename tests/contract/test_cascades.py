@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -17,10 +18,13 @@ from ml_udf.cli.app import app
 from ml_udf.training import ARROW, TrainingCalls
 from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
+from tests.task_models import tint_model
+from tests.training_data import draw_photos
 
 JOB_S = 400.0  # training yields to everything else that the machine does
 ROWS = 1400
 NEW = 400
+PHOTOS = 160  # of which 96 show how often the proxy agrees
 LEARNER = "tfidf_linear"  # it takes a second
 JOB = 2  # of the models of many rows
 # A proxy is asked only where it saves time, by far more than two measurements of the same differ: the full
@@ -50,9 +54,22 @@ def opinions(count: int, seed: int) -> Texts:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
-    """A server whose `mood_small` has learned from few rows, with a job that has learned from many."""
-    with inference_server(tmp_path_factory.mktemp("house")) as server, server.client() as client:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Texts:
+    """(path, tint)."""
+    folder = tmp_path_factory.mktemp("photos")
+    return [(str(folder / name), tint) for name, tint in draw_photos(folder, PHOTOS)]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, photos: Texts) -> Iterator[InferenceServer]:
+    """A server whose `mood_small` has learned from few rows, with a job that has learned from many; and two
+    models that see tints, of which one takes far longer.
+    """
+    folder = tmp_path_factory.mktemp("house")
+    roots = [Path(photos[0][0]).parent]
+    with inference_server(folder, media_roots=roots) as server, server.client() as client:
+        server.deploy(tint_model(folder / "made", "tint_small"))
+        server.deploy(tint_model(folder / "made", "tint_large", rounds=30))
         calls = TrainingCalls(client)
         few = trained(calls, "few", opinions(ROWS, 1)[:90], QUICK)
         assert trained(calls, "moods", opinions(ROWS, 1), SLOW) == JOB
@@ -134,7 +151,7 @@ def shown(sql: Engine, function: str) -> dict[str, Any]:
     return found
 
 
-def taught(sql: Engine, function: str) -> dict[str, tuple[str, str]]:
+def taught(sql: Engine, function: str, proxy: str = f"mood_small_{LEARNER}") -> dict[str, tuple[str, str]]:
     """Answers, once the server has learned that the proxy takes less: one slow first batch may say otherwise,
     and both are asked until that is no longer what is believed.
     """
@@ -142,13 +159,13 @@ def taught(sql: Engine, function: str) -> dict[str, tuple[str, str]]:
     before = -1
     for _ in range(60):
         first = answered(sql, function)
-        by_proxy = sum(who == f"mood_small_{LEARNER}" for _, who in first.values())
-        if by_proxy == before > NEW / 10:
+        by_proxy = sum(who == proxy for _, who in first.values())
+        if by_proxy == before > len(first) / 10:
             break
         before = by_proxy
         sql.set("min_agreement", "1.0")
         answered(sql, function)
-        answered(sql, "mood_small")
+        answered(sql, proxy.removesuffix(f"_{LEARNER}"))
         sql.set("min_agreement", "0")
     sql.set("answer_cache", "on")
     return first
@@ -184,6 +201,31 @@ def test_a_proxy_answers_what_it_is_sure_of_and_a_session_may_ask_for_more(
         f"SELECT max(proxy_rows) FROM ml_udf.deployments WHERE function = '{function}' AND is_current"
     )
     assert counted >= len(by_proxy)
+
+
+def test_photos_are_answered_by_a_proxy_as_by_the_function(
+    sql: Engine, house: InferenceServer, photos: Texts
+) -> None:
+    function = f"tint_{called(sql)}"
+    sql.query("DROP TABLE IF EXISTS seen")
+    sql.query("CREATE TABLE seen (t text, tint text)")
+    sql.query("INSERT INTO seen VALUES " + ", ".join(f"('{path}', '{tint}')" for path, tint in photos))
+    sql.query(
+        f"SELECT ml_udf.create_dataset('{function}', 'SELECT t, tint FROM seen', target => 'tint', "
+        "key => 't', task => 'image-classification', validation => 0.6)"
+    )
+    cascade = {"agreement": 0.9, "proxy": "tint_small", "dataset": function}
+    with house.client() as client:
+        told = client.put(f"/v1/functions/{function}", {"models": ["tint_large"], "cascade": cascade})
+    assert told["cascade"]["is_used"] is True
+    sql.query("DELETE FROM said")
+    sql.query("INSERT INTO said SELECT t FROM seen")
+    tints = dict(photos)
+    first = taught(sql, function, "tint_small")
+    assert {path: tint for path, (tint, _) in first.items()} == tints
+    assert sum(who == "tint_small" for _, who in first.values()) > PHOTOS / 10
+    sql.set("min_agreement", "1.0")
+    assert answered(sql, function) == {path: (tint, "tint_large") for path, tint in photos}
 
 
 def test_a_proxy_that_cannot_show_it_is_refused_with_the_numbers(sql: Engine) -> None:
