@@ -68,6 +68,13 @@ format: $(READY) ## Format the code
 serve: $(DEMO_READY) ## Serve the demo's home folder on http://127.0.0.1:8080
 	$(BIN)/ml-udf serve --home .demo/home --media-root .demo/images
 
+# Ray is no part of what the tests install: 371 MB that a server on one machine does without.
+ray: $(READY)
+	@$(BIN)/python -c 'import ray' 2>/dev/null || $(INSTALL) '.[ray]'
+
+test-cluster: $(READY) ray ## Workers on a Ray cluster of several nodes on this machine: what may die (4 minutes)
+	$(BIN)/python -m pytest tests/cluster
+
 bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-row forms
 	$(BIN)/python -m tests.benchmarks.sql
 	$(BIN)/python -m tests.benchmarks.sql_ensemble
@@ -80,6 +87,9 @@ bench-rewrite: $(READY) ## Rows that DuckDB sends to a model: queries as written
 
 bench-remote: $(READY) ## Rows/s through a remote model, beside a direct loop over the same endpoint (FLAGS='--rows 2000')
 	$(BIN)/python -m tests.benchmarks.remote $(FLAGS)
+
+bench-pool: $(READY) ray ## A worker on this machine beside one on a Ray node, by our frames and by actor calls (FLAGS='--rounds 3')
+	$(BIN)/python -m tests.benchmarks.pool $(FLAGS)
 
 bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a single model
 	$(BIN)/python -m tests.benchmarks.ensemble

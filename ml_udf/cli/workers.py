@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -54,14 +55,23 @@ def add(
 @app.command()
 @asks_a_server
 def drain(
-    name: Annotated[str, typer.Argument(help="as `ml-udf workers list` has it")],
+    name: Annotated[str, typer.Argument(help="a worker, or a node, as `ml-udf workers list` has it")],
     reason: Annotated[str, _REASON] = "asked for",
     wait: Annotated[bool, _WAIT] = True,
     *,
     server: ServerOptions,
 ) -> None:
-    """Have a worker finish what it has, and end; what rows need of its models is elsewhere first."""
+    """Have a worker finish what it has, and end; what rows need of its models is elsewhere first.
+
+    Of a node of a cluster, have its workers moved to others; it gets none until it is undrained.
+    """
     with _asking(server) as client:
+        if _state_of(client, name) is None and _is_node(client, name):
+            moved = client.post(f"/v1/nodes/{quote(name, safe='')}/drain", {"reason": reason})["workers"]
+            note(f"node {name} is drained; workers that move: {', '.join(moved) or 'none'}")
+            for worker in moved if wait else ():
+                _wait_for(client, worker, "moving")
+            return
         client.post(f"/v1/workers/{name}/drain", {"reason": reason})
         note(f"worker {name} leaves")
         if wait:
@@ -72,6 +82,23 @@ def drain(
                 )
                 fail(f"worker {name} stays: {event['error']}", "ml-udf workers list")
             note(f"worker {name} has left")
+
+
+@app.command()
+@asks_a_server
+def undrain(
+    node: Annotated[str, typer.Argument(help="that was drained")],
+    *,
+    server: ServerOptions,
+) -> None:
+    """Let a node of a cluster have workers again, as they are started."""
+    with _asking(server) as client:
+        client.delete(f"/v1/nodes/{quote(node, safe='')}/drain")
+        note(f"node {node} gets workers again")
+
+
+def _is_node(client: Client, name: str) -> bool:
+    return any(worker.get("node") == name for worker in client.get("/v1/workers")["workers"])
 
 
 def _asking(server: ServerOptions) -> Any:  # noqa: ANN401  # what `ServerOptions.asking` returns

@@ -25,6 +25,8 @@ ACTIONS: dict[tuple[str, str], str] = {
     ("POST", "/functions/{name}/rollback"): "roll back function",
     ("POST", "/v1/workers"): "add worker",
     ("POST", "/v1/workers/{name}/drain"): "drain worker",
+    ("POST", "/v1/nodes/{node}/drain"): "drain node",
+    ("DELETE", "/v1/nodes/{node}/drain"): "undrain node",
     ("POST", "/v1/functions/{name}/retrain"): "retrain function",
     ("DELETE", "/v1/functions/{name}/retrain"): "stop retraining",
     ("PUT", "/v1/models/{name}/visibility"): "share model",

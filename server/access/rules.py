@@ -105,6 +105,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/workers"): Rule("admin"),
     ("POST", "/v1/workers/{name}/drain"): Rule("admin"),
     ("GET", "/v1/servers"): Rule("read"),
+    ("POST", "/v1/nodes/{node}/drain"): Rule("admin"),
+    ("DELETE", "/v1/nodes/{node}/drain"): Rule("admin"),
     ("GET", "/v1/capacity"): Rule("read"),
     ("GET", "/v1/capacity/decisions"): Rule("admin"),
     ("GET", "/v1/residency"): Rule("read"),

@@ -2,6 +2,7 @@
 
     join    the pool starts a worker → it loads what it begins with → it counts
             each model takes rows there as soon as it is loaded; a worker that never gets ready is given up
+    move    its needed models are loaded elsewhere → it finishes what it has → it is started on another node
     leave   its needed models are loaded elsewhere → it takes no more rows → it finishes what it has → it ends
 
 One change at a time, each to its end. A worker that is killed as it joins is started again, within the same
@@ -12,6 +13,7 @@ and why, is not decided here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -52,16 +54,16 @@ class TrainingOnWorkers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A worker that joins or leaves. `done` ends when that is over, however; it raises nothing."""
+    """A worker that joins, leaves or is moved. `done` ends when that is over, however; it raises nothing."""
 
-    kind: Literal["join", "leave"]
+    kind: Literal["join", "leave", "move"]
     worker: str
     done: asyncio.Task[None]
 
     @property
     def action(self) -> str:
         """As the timeline has it."""
-        return "worker_up" if self.kind == "join" else "worker_down"
+        return {"join": "worker_up", "leave": "worker_down", "move": "worker_moved"}[self.kind]
 
 
 class Workforce:
@@ -114,7 +116,8 @@ class Workforce:
         found = []
         for status in self._pool.states():
             if change is not None and change.worker == status.name:
-                status = replace(status, state="joining" if change.kind == "join" else "leaving")
+                moving = {"join": "joining", "leave": "leaving", "move": "moving"}
+                status = replace(status, state=moving[change.kind])
             found.append(status)
         return (*found, *self._given_up.values())
 
@@ -295,14 +298,80 @@ class Workforce:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, kind: Literal["join", "leave"], name: str, work: Coroutine[Any, Any, None]) -> Change:
+    # ── a node less ───────────────────────────────────────────────────────────────────────────────────
+
+    def drain(self, node: str, reason: str, by: str) -> Sequence[str]:
+        """Begin to have a node's workers moved to others, one after the other; from now on it gets none.
+
+        Returns their names. One that finds no other node with a device free is down until there is one.
+        Raises `BadOption` for a node that is not known, `Overloaded` while another change is under way, or
+        training works there.
+        """
+        self._check_free()
+        try:
+            names = self._pool.drain(node)
+        except KeyError:
+            there = ", ".join(dict.fromkeys(each.node for each in self._pool.states() if each.node))
+            raise BadOption(f"there is no node {node!r}; workers are on: {there or 'no node'}") from None
+        busy = [name for name in names if self._training.is_busy(name)]
+        if busy:
+            self._pool.undrain(node)
+            raise Overloaded(
+                f"training works on {', '.join(busy)}; drain the node when the trial is over, "
+                "or pause its job first: ml-udf jobs JOB --pause",
+                30.0,
+            )
+        log.info("node drained node=%r workers=%s reason=%r by=%r", node, names, reason, by)
+        if names:
+            self._begin("move", names[0], self._move_all(names, reason, by))
+        return names
+
+    def undrain(self, node: str) -> None:
+        """It gets workers again, as they are started. Raises `BadOption` for one that is not drained."""
+        try:
+            self._pool.undrain(node)
+        except KeyError:
+            raise BadOption(f"the node {node!r} is not drained") from None
+
+    async def _move_all(self, names: Sequence[str], reason: str, by: str) -> None:
+        try:
+            for name in names:
+                if self._change is not None:
+                    self._change = replace(self._change, worker=name)
+                entry = self._timeline.begin("worker_moved", name, reason, by)
+                try:
+                    await self._move(name)
+                except Exception as error:
+                    entry.over("failed", str(error) or repr(error))
+                    raise
+                entry.over("done")
+        finally:
+            self._change = None
+
+    async def _move(self, name: str) -> None:
+        self._training.withdraw(name)
+        self._residency.leave(name)
+        try:
+            with contextlib.suppress(ServiceError):  # whoever has no room elsewhere waits until it is back
+                await self._has_its_models_elsewhere(name)
+            self._dispatcher.retire(name)
+            await self._finishes(name)
+            await self._pool.move(name)
+        finally:
+            self._residency.stay(name)
+            self._dispatcher.readmit(name)
+            self._training.readmit(name)
+
+    def _begin(
+        self, kind: Literal["join", "leave", "move"], name: str, work: Coroutine[Any, Any, None]
+    ) -> Change:
         done = self._tasks.once(kind, work, f"{kind} {name}")
         self._change = Change(kind, name, done)
         return self._change
 
     def _check_free(self) -> None:
         if self._change is not None:
-            verb = "joins" if self._change.kind == "join" else "leaves"
+            verb = {"join": "joins", "leave": "leaves", "move": "moves"}[self._change.kind]
             raise Overloaded(f"worker {self._change.worker} {verb}; ask again when that is over", 2.0)
 
     def _status(self, name: str) -> WorkerStatus:

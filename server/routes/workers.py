@@ -30,7 +30,7 @@ def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
     }
     workers: list[dict[str, Any]] = []
     for state in (*services.workforce.states(), *services.remote.states()):
-        info = state.info if state.state in ("up", "leaving") else None
+        info = state.info if state.state in ("up", "leaving", "moving") else None
         workers.append(
             {
                 "name": state.name,
@@ -65,6 +65,22 @@ async def drain_worker(services: ServicesOf, caller: CallerOf, name: str, reques
     change = services.workforce.leave(name, await _reason(request), caller.token)
     tell(request, change.worker)
     return json_reply({"name": change.worker, "state": "leaving"}, status=202)
+
+
+@router.post("/v1/nodes/{node}/drain", status_code=202)
+async def drain_node(services: ServicesOf, caller: CallerOf, node: str, request: Request) -> Response:
+    """A node's workers move to others, and it gets no more: `{"reason": "…"}`. Answered as it begins."""
+    names = services.workforce.drain(node, await _reason(request), caller.token)
+    tell(request, node)
+    return json_reply({"node": node, "workers": names}, status=202)
+
+
+@router.delete("/v1/nodes/{node}/drain")
+async def undrain_node(services: ServicesOf, node: str, request: Request) -> Response:
+    """The node gets workers again, as they are started."""
+    services.workforce.undrain(node)
+    tell(request, node)
+    return json_reply({"node": node})
 
 
 async def _reason(request: Request) -> str:

@@ -39,7 +39,8 @@ class WorkerInfo:
 class WorkerStatus:
     """A worker as an operator sees it; `state` is "starting", "up" or "down".
 
-    Where workers join and leave (server/capacity/workforce.py) also "joining", "leaving" or "given up".
+    Where workers join and leave (server/capacity/workforce.py) also "joining", "leaving", "moving" or
+    "given up".
     last_error: why its last life ended, "" for none that has · last_error_at: when that was, Unix time.
     node: the machine that it runs on; "" for the server's own, and before it has one.
     """
@@ -140,4 +141,22 @@ class ElasticPool(WorkerPool, Protocol):
 
     async def end(self, name: str) -> None:
         """End one worker for good; returns when it is gone, and its name free. Nothing for an unknown one."""
+        ...
+
+    async def move(self, name: str) -> None:
+        """End a worker's life and begin another, where the pool chooses; returns as that begins.
+
+        Raises KeyError for an unknown one.
+        """
+        ...
+
+    def drain(self, node: str) -> Sequence[str]:
+        """From now on no worker is started on that node; the names of those that are there.
+
+        node: as `WorkerStatus.node` has it. Raises KeyError where no worker is or ever was on it.
+        """
+        ...
+
+    def undrain(self, node: str) -> None:
+        """It takes workers again. Raises KeyError for one that is not drained."""
         ...

@@ -19,7 +19,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpu_worker.wire.protocol import Message
@@ -151,10 +151,12 @@ class _Hosts:
         self._taken: dict[str, tuple[str, bool]] = {}  # by host: its node, and whether it has a GPU there
         self._failed: dict[str, float] = {}  # by node: when a host last did not come up there
         self.drained: set[str] = set()  # names or ids of nodes
+        self.known: set[str] = set()  # the same, of all that were ever seen
 
     async def launch(self, index: int, name: str, on_lost: Callable[[str], None]) -> RayWorker:
         """See `Launcher.launch`. Raises `NoNode`, `ClusterError`, `PeerRefused`, `OSError`."""
         nodes = await _nodes(self._link)
+        self.known.update(*((node.name, node.id) for node in nodes))
         device = self._devices[index % len(self._devices)]
         gpu = wants_gpu(device)
         taken = Counter(node for node, has_gpu in self._taken.values() if has_gpu == gpu)
@@ -297,11 +299,14 @@ class RayPool(SupervisedPool):
         )
         super().__init__(count, self._hosts, timing, tasks)
 
-    def drain(self, node: str) -> Iterable[str]:
-        """From now on no worker is started on that node; the names of those that are there."""
+    def drain(self, node: str) -> Sequence[str]:
+        """See `ElasticPool.drain`. node: its name, or Ray's id of it."""
+        there = [status.name for status in self.states() if status.node == node]
+        if not there and node not in self._hosts.known:
+            raise KeyError(node)
         self._hosts.drained.add(node)
-        return [status.name for status in self.states() if status.node == node]
+        return there
 
     def undrain(self, node: str) -> None:
-        """It takes workers again."""
-        self._hosts.drained.discard(node)
+        """See `ElasticPool.undrain`."""
+        self._hosts.drained.remove(node)

@@ -150,6 +150,28 @@ class SupervisedPool:
             kept.pop(index, None)
         self._retired.discard(index)
 
+    async def move(self, name: str) -> None:
+        """See `ElasticPool.move`."""
+        index = self.number(name)
+        life = self._lives.get(index)
+        if life is not None:
+            life.cancel()
+            await asyncio.wait({life})
+        self._note(
+            index, state="down", pid=None, node="", last_error="it was moved", last_error_at=time.time()
+        )
+        if self._listener is not None:
+            self._note(index, restarts=self._states[index].restarts + 1)
+            self._begin(index, self._listener)
+
+    def drain(self, node: str) -> Sequence[str]:
+        """See `ElasticPool.drain`: workers of this machine are on no node."""
+        raise KeyError(node)
+
+    def undrain(self, node: str) -> None:
+        """See `ElasticPool.undrain`."""
+        raise KeyError(node)
+
     def _unborn(self, index: int) -> WorkerStatus:
         return WorkerStatus(f"{self._prefix}{index}", "starting", None, 0, None, "")
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,11 +18,10 @@ from typing import Any
 import pytest
 
 from gpu_worker.wire.protocol import Answer, Failed, Infer, Message
-from server.workers.nodes import DEVICE_RESOURCE
-from server.workers.ray import RayPool, driver_command, ray_timing
 from server.workers.supervised_pool import SupervisedPool, Timing
 from tests.inference_server import InferenceServer
 from tests.models import hashing_model, label_of
+from tests.ray_machines import Machines, ray_machines
 from tests.unit.server.pool_contract import (
     SCENARIOS,
     Listener,
@@ -41,65 +38,13 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="NO RAY, NO CLUSTER: pip install 'ml_udf[ray]'"
 )
 
-ROOT = Path(__file__).parents[2]
-LOOPBACK = "127.0.0.1"
-_NODE = {"node_ip_address": LOOPBACK, "num_cpus": 1, "object_store_memory": 80 << 20}
-
-
-class Machines:
-    """A head that takes no workers, and nodes that take one each."""
-
-    def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
-        self.address: str = cluster.address
-        self._names = 0
-
-    def add(self) -> Any:
-        self._names += 1
-        return self._cluster.add_node(**_NODE, node_name=f"n{self._names}", resources={DEVICE_RESOURCE: 1})
-
-    def remove(self, node: Any) -> None:
-        self._cluster.remove_node(node)
-
-    def pool(self, behaviour: str, count: int = 1, timing: Timing | None = None) -> RayPool:
-        return RayPool(
-            count,
-            lambda index, node: fake_worker(behaviour, "{fd}"),
-            lambda fd: driver_command(self.address, fd),
-            ["cpu"],
-            timing or ray_timing(60.0),
-        )
+GOOD = fake_worker("good", "{fd}")
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets below it have long paths
-    changes = pytest.MonkeyPatch()
-    for name, value in {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": os.urandom(16).hex(),
-        "RAY_TMPDIR": str(folder / "ray"),
-        "RAY_health_check_initial_delay_ms": "1000",
-        "RAY_health_check_period_ms": "1000",
-        "RAY_health_check_timeout_ms": "3000",
-        "RAY_health_check_failure_threshold": "2",
-        "PYTHONPATH": str(ROOT),
-    }.items():
-        changes.setenv(name, value)
-    (folder / "ray").mkdir()
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={**_NODE, "include_dashboard": False},
-    )
-    try:
-        yield Machines(cluster)
-    finally:
-        cluster.shutdown()
-        changes.undo()
-        shutil.rmtree(folder, ignore_errors=True)
+    with ray_machines() as there:
+        yield there
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +59,7 @@ def test_the_contract_of_pools(
     def running(
         behaviour: str, count: int = 1, timing: Timing | None = None
     ) -> AbstractAsyncContextManager[tuple[SupervisedPool, Listener]]:
-        return served(machines.pool(behaviour, count, timing))
+        return served(machines.pool(fake_worker(behaviour, "{fd}"), count, timing))
 
     asyncio.run(scenario(running))
 
@@ -143,7 +88,7 @@ async def asked_without_end(listener: Listener) -> AsyncIterator[list[Message]]:
 
 def test_a_killed_actor_is_replaced_and_its_worker_is_gone(machines: Machines, two: Sequence[Any]) -> None:
     async def scenario() -> None:
-        async with served(machines.pool("good")) as (pool, listener):
+        async with served(machines.pool(GOOD)) as (pool, listener):
             await until(lambda: listener.up)
             actor = only(pool).pid
             assert actor is not None
@@ -162,7 +107,7 @@ def test_a_node_whose_raylet_is_killed_is_left_for_another(machines: Machines, t
 
     async def scenario() -> None:
         third = machines.add()
-        async with served(machines.pool("good", 3)) as (pool, listener):
+        async with served(machines.pool(GOOD, 3)) as (pool, listener):
             await until(lambda: len(listener.up) == 3)
             assert len({state.node for state in pool.states()}) == 3, "one device a node"
             async with asked_without_end(listener):
@@ -183,7 +128,7 @@ def test_a_node_whose_raylet_is_killed_is_left_for_another(machines: Machines, t
 def test_a_node_that_is_removed_takes_no_row_along(machines: Machines, two: Sequence[Any]) -> None:
     async def scenario() -> None:
         leaving = machines.add()
-        async with served(machines.pool("good", 4)) as (pool, listener):
+        async with served(machines.pool(GOOD, 4)) as (pool, listener):
             await until(lambda: len(listener.up) == 4)
             there = {state.name: state.node for state in pool.states()}
             async with asked_without_end(listener):
@@ -238,3 +183,23 @@ def test_a_server_answers_every_row_while_an_actor_dies_and_after_its_own_death(
         assert ask() == wanted
     finally:
         server.stop()
+
+
+def test_a_node_that_stands_still_is_given_up_within_seconds(machines: Machines, two: Sequence[Any]) -> None:
+    """Its worker and its host are stopped, as all of it is when a machine freezes: no socket says so."""
+
+    async def scenario() -> None:
+        async with served(machines.pool(GOOD)) as (pool, listener):
+            await until(lambda: listener.up)
+            host, worker = only(pool).pid, pid_of(listener.up[0])
+            assert host is not None
+            for pid in (host, worker):
+                os.kill(pid, signal.SIGSTOP)
+            asked = asyncio.ensure_future(listener.up[0].call(Infer(0, ["m"], "text", [b"a"])))
+            reply = await asked
+            assert isinstance(reply, Failed)
+            assert reply.code == "worker_lost"
+            await until(lambda: len(listener.up) == 2)
+            await ended(host, worker)
+
+    asyncio.run(scenario())

@@ -98,6 +98,8 @@ CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/workers"): Call(body={}, passes=(400,)),
     ("POST", "/v1/workers/{name}/drain"): Call(body={}, path={"name": "w0"}, passes=(400,)),
     ("GET", "/v1/servers"): _NOTHING,
+    ("POST", "/v1/nodes/{node}/drain"): Call(body={}, path={"node": "n0"}, passes=(400,)),
+    ("DELETE", "/v1/nodes/{node}/drain"): Call(path={"node": "n0"}, passes=(400,)),
     ("GET", "/v1/capacity"): _NOTHING,
     ("GET", "/v1/capacity/decisions"): _NOTHING,
     ("GET", "/v1/residency"): _NOTHING,

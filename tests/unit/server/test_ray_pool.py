@@ -128,9 +128,15 @@ def test_workers_are_spread_and_a_drained_node_gets_none() -> None:
             await until(lambda: len(listener.up) == 2)
             assert {state.node for state in pool.states()} == {"here", "beside"}
             (there,) = pool.drain("beside")
-            os.kill(next(pid_of(each) for each in listener.up if each.name == there), signal.SIGKILL)
+            await pool.move(there)
             await until(lambda: len(listener.up) == 3)
             assert {state.node for state in pool.states()} == {"here"}
+            with pytest.raises(KeyError):
+                pool.drain("nowhere")
+            pool.undrain("beside")
+            await pool.move(there)
+            await until(lambda: len(listener.up) == 4)
+            assert {state.node for state in pool.states()} == {"here", "beside"}
 
     asyncio.run(scenario())
 

@@ -34,6 +34,8 @@ class FakePool:
     workers: dict[str, FakeWorker] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    drained: set[str] = field(default_factory=set)
     statuses: dict[str, WorkerStatus] = field(default_factory=dict)
 
     async def start(self, listener: WorkerListener) -> None: ...
@@ -62,6 +64,20 @@ class FakePool:
         if name in self.workers:
             self.kill(name)
         del self.statuses[name]
+
+    async def move(self, name: str) -> None:
+        self.moved.append(name)
+        if name in self.workers:
+            self.kill(name)
+
+    def drain(self, node: str) -> list[str]:
+        if node != "gpu-b":
+            raise KeyError(node)
+        self.drained.add(node)
+        return sorted(self.workers)[1:]
+
+    def undrain(self, node: str) -> None:
+        self.drained.remove(node)
 
     def up(self, worker: FakeWorker) -> FakeWorker:
         self.workers[worker.name] = worker
@@ -209,6 +225,56 @@ def test_a_worker_leaves_once_its_models_are_elsewhere_and_its_rows_answered() -
         assert (shop.pool.ended, shop.told()) == ([a_at], [("worker_down", a_at, "done")])
         assert a_at not in {status.name for status in shop.workforce.states()}
         assert shop.workforce.left == 1
+
+    run(scenario)
+
+
+def test_a_drained_nodes_workers_move_one_after_the_other_once_their_rows_are_answered() -> None:
+    async def scenario() -> None:
+        shop = Shop("3", workers=3)
+        await settle()
+        waiting = [shop.ask(str(number)) for number in range(30)]
+        await until(lambda: shop.worker("w1").batches)
+        assert shop.workforce.drain("gpu-b", "it is to go", "ours") == ["w1", "w2"]
+        change = shop.workforce.change
+        assert change is not None
+        assert shop.state("w1") == "moving"
+        with pytest.raises(Overloaded, match="worker w1 moves"):
+            shop.workforce.drain("gpu-b", "", "")
+        await settle()
+        assert shop.pool.moved == [], "it has rows"
+        while shop.pool.moved != ["w1", "w2"]:
+            for worker in list(shop.pool.workers.values()):
+                if worker.batches:
+                    worker.answer()
+            await asyncio.sleep(0.01)
+        await over(change)
+        for name in ("w1", "w2"):
+            assert shop.state(name) == "down"
+            shop.pool.up(FakeWorker(name))
+        await settle()
+        while not all(each.future.done() for each in waiting):
+            for worker in list(shop.pool.workers.values()):
+                if worker.batches:
+                    worker.answer()
+            await asyncio.sleep(0.01)
+        assert shop.told() == [("worker_moved", "w1", "done"), ("worker_moved", "w2", "done")]
+        shop.workforce.undrain("gpu-b")
+        assert shop.pool.drained == set()
+
+    run(scenario)
+
+
+def test_a_node_that_is_not_known_or_has_a_trial_is_not_drained() -> None:
+    async def scenario() -> None:
+        shop = Shop("2", workers=2)
+        await settle()
+        with pytest.raises(BadOption, match="there is no node 'gpu-z'; workers are on: no node"):
+            shop.workforce.drain("gpu-z", "", "")
+        shop.training.busy.add("w1")
+        with pytest.raises(Overloaded, match="training works on w1; drain the node when the trial is over"):
+            shop.workforce.drain("gpu-b", "", "")
+        assert shop.pool.drained == set(), "it gets workers as before"
 
     run(scenario)
 
