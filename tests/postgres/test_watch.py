@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.score_watch import WatchWorker
+from ml_udf.client import Client
+from ml_udf.client.transport import Abort
+from ml_udf.errors import BadOption
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of
 from tests.postgres.scored import make_table, refused
@@ -248,6 +255,22 @@ def test_what_cannot_be_watched_is_refused_with_what_to_do(engine: Engine) -> No
         in refused(engine, into.format("seen").replace("watch =>", "key => ARRAY['id'], watch =>"))[1]
     )
     assert refused(engine, "SELECT ml_udf.drop_watch(77)")[0] == "42704"
+
+
+def test_a_worker_says_what_the_database_lacks(
+    cluster: Sandbox, engine: Engine, fake_server: OipServer
+) -> None:
+    def said(dsn: str) -> str:
+        with contextlib.closing(Client(fake_server.url)) as client, pytest.raises(BadOption) as raised:
+            WatchWorker(dsn, client, server="ml_udf", lanes=1, stop=Abort(), say=print).run()
+        return f"{raised.value.message}; {raised.value.hint}"
+
+    engine.query("ALTER FUNCTION ml_udf._gather_notes() RENAME TO _of_later")
+    try:
+        assert "older than this worker; ALTER EXTENSION ml_udf UPDATE" in said(engine.dsn)
+    finally:
+        engine.query("ALTER FUNCTION ml_udf._of_later() RENAME TO _gather_notes")
+    assert "knows no watches" in said(cluster.dsn())
 
 
 def test_a_dropped_table_takes_its_watch_along_and_a_watched_column_keeps_its_name(engine: Engine) -> None:
