@@ -553,6 +553,7 @@ async def _running(
         await jobs.restore()
         jobs.follow()
         await pool.start(trainers)
+        publisher.follow()
         publisher.follow_wishes()
         remote.start()
         housekeeping.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -52,6 +52,7 @@ __all__ = ["Publisher", "fit_from"]
 log = logging.getLogger("ml_udf.server.publishing")
 
 _LEASE_LOOK_S = 1.0
+_FOLLOW_S = 1.0
 
 
 class Publisher:
@@ -88,6 +89,7 @@ class Publisher:
         self._dataset_of = dataset_of
         self._view_of_owner = view_of_owner
         self._models_came = asyncio.Event()
+        self._followed: object = None  # the registry's state that is served here
         self._repository = repository
         self._artifacts = artifacts
         self._catalog = catalog
@@ -134,6 +136,81 @@ class Publisher:
             await asyncio.to_thread(self._artifacts.write_function, function.name, file_form(function))
         for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
             await asyncio.to_thread(self._artifacts.remove_function, name)
+
+    def follow(self) -> None:
+        """From now on serve what other servers of the registry register, deploy and delete, too."""
+        self._tasks.always("follow registry", self._follow)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            try:
+                await self.refresh()
+            except (ServiceError, SQLAlchemyError, OSError) as error:  # the registry, which may be back soon
+                log.error("registry not followed reason=%r", str(error))
+
+    async def refresh(self) -> None:
+        """Serve what the registry holds now. Raises the registry's errors."""
+        state = await asyncio.to_thread(self._repository.state)
+        if state == self._followed:
+            return
+        async with self._one_at_a_time:
+            models = await asyncio.to_thread(self._repository.models)
+            stored = {model.key: model for model in models}
+            await self._forget_models(lambda model: model.key in stored and not _is_of(model, stored))
+            self._serve_models(stored)
+            await self._refresh_functions(await asyncio.to_thread(self._repository.served))
+            await self._forget_models(lambda model: model.key not in stored)
+        self._followed = state  # what came while it was read is seen the next time
+
+    async def _forget_models(self, is_gone: Callable[[ModelVersion], bool]) -> None:
+        for model in filter(is_gone, self._catalog.models()):
+            function = self._catalog.remove_model(model)
+            if function is not None:
+                self._dispatcher.remove(function)
+            await self._residency.unload({model.key})
+            log.info("model removed by another server model=%s", model.key)
+
+    def _serve_models(self, stored: Mapping[str, ModelVersion]) -> None:
+        known = {model.key for model in self._catalog.models()}
+        missing = [model for model in stored.values() if model.key not in known]
+        self._residency.know(missing)
+        for model in missing:
+            try:
+                self._dispatcher.configure(self._catalog.add_model(model))
+                log.info("model registered by another server model=%s", model.key)
+            except BadOption as error:
+                log.error("model not served model=%s reason=%r", model.key, error.message)
+        if self._remote is not None:
+            self._remote.serve(missing)
+        if missing:
+            self._models_came.set()
+
+    async def _refresh_functions(self, served: Sequence[Deployment]) -> None:
+        stored = {(each.function, each.version) for each in served}
+        for known in self._catalog.functions():
+            name = known[-1].name
+            if all((name, each.version) not in stored for each in known):
+                self._retire(self._catalog.remove_function(name))
+                log.info("function deleted by another server function=%s", name)
+        there = {(each.name, each.version) for each in self._catalog if not each.bare}
+        fresh = [each for each in served if (each.function, each.version) not in there]
+        for deployment in sorted(fresh, key=lambda each: is_pipeline(each.spec)):  # stages before pipelines
+            name, version = deployment.function, deployment.version
+            if any(each > version for other, each in there if other == name):
+                continue  # it is served no more but for who began with it at the other server
+            try:
+                function = await self._restored(deployment)
+                self._dispatcher.configure(function)
+            except (BadOption, UnknownFunction) as error:
+                log.error(
+                    "function not served function=%s version=%d reason=%r", name, version, error.message
+                )
+                continue
+            self._retire(self._catalog.add_function(function, SERVED_DEPLOYMENTS))
+            log.info("function deployed by another server function=%s version=%d", name, version)
+            for group in function.groups:
+                self._tasks.once("spread", self._residency.spread(group), f"spread {name}")
 
     async def _restored(self, deployment: Deployment) -> Function:
         """The function of a deployment. Raises `BadOption`, `UnknownFunction`."""
@@ -619,3 +696,8 @@ def fit_from(stored: Mapping[str, Any] | None) -> Fit | None:
         return Fit.from_json(stored)
     except ValueError as exc:
         raise BadOption(f"what was fitted of its members cannot be read: {exc}; deploy it anew") from exc
+
+
+def _is_of(model: ModelVersion, stored: Mapping[str, ModelVersion]) -> bool:
+    """Whether it is made of the files that the registry has of it: a variant may be made anew."""
+    return model.sha256 == stored[model.key].sha256

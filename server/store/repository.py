@@ -96,6 +96,18 @@ class Repository:
             session.commit()
 
     @retried
+    def state(self) -> tuple[object, ...]:
+        """Another one after each model that comes or goes, each deployment and each deletion, by whichever
+        server.
+        """
+        with Session(self._reading) as session:
+            models = select(func.count(), func.max(ModelVersionRow.registered_at)).select_from(
+                ModelVersionRow
+            )
+            deployed = select(func.count(), func.count(DeploymentRow.retired_at)).select_from(DeploymentRow)
+            return (*session.execute(models).one(), *session.execute(deployed).one())
+
+    @retried
     def models(self) -> list[ModelVersion]:
         """All model versions, by name and version."""
         with Session(self._reading) as session:
