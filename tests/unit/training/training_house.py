@@ -31,6 +31,7 @@ from gpu_worker.wire.protocol import (
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Job
+from server.lease import ALONE, Leading
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.checkpoints.parameters import ParameterStore
@@ -221,9 +222,13 @@ async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) ->
 
 @contextlib.asynccontextmanager
 async def house(
-    home: Path, *workers: FakeTrainer, lease_s: float = 60.0, engine: Engine | None = None
+    home: Path,
+    *workers: FakeTrainer,
+    lease_s: float = 60.0,
+    engine: Engine | None = None,
+    lease: Leading = ALONE,
 ) -> AsyncIterator[House]:
-    """A service over `home`, which may hold what another has left there."""
+    """A service over `home`, which may hold what another has left there. lease: of several, who trains."""
     folder = home / "training"
     (folder / "datasets").mkdir(parents=True, exist_ok=True)
     registry = engine or open_database(f"sqlite:///{home / 'registry.db'}")
@@ -235,9 +240,17 @@ async def house(
     trainers = Trainers(Nobody(), 5.0)
     catalog = Catalog(cast(Callable[[ModelVersion], Function], None))  # without a model
     training = Training(
-        repository, folder, ParameterStore(folder / "checkpoints"), trainers, catalog, lease_s=lease_s
+        repository,
+        folder,
+        ParameterStore(folder / "checkpoints"),
+        trainers,
+        catalog,
+        lease_s=lease_s,
+        lease=lease,
     )
     await training.restore()
+    if lease is not ALONE:
+        training.follow()
     crew = list(workers) or [FakeTrainer()]
     for worker in crew:
         trainers.worker_up(worker)
