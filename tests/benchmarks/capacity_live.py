@@ -55,10 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute and a half for each, not five")
     parser.add_argument("--policies", default="forecast,infaas")
+    parser.add_argument("--no-fixed", action="store_true", help="without one worker and two that stay")
     options = parser.parse_args()
     step_s = 30.0 if options.quick else 100.0
     arrivals_s = arrivals_of(step_s)
     cases = [("one worker", "1", "static"), ("two workers", "2", "static")]
+    cases = [] if options.no_fixed else cases
     cases += [(name, "1:2", name) for name in options.policies.split(",")]
     results = [run(*case, arrivals_s=arrivals_s, step_s=step_s) for case in cases]
     show(results)
