@@ -44,7 +44,7 @@ class PeerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate that signs itself, and its private key, in PEM. The key never leaves its process."""
+    """A certificate that signs itself, and its private key, in PEM. The key never leaves its machine."""
 
     certificate: str
     private_key: str

@@ -203,3 +203,21 @@ def test_a_node_that_stands_still_is_given_up_within_seconds(machines: Machines,
             await ended(host, worker)
 
     asyncio.run(scenario())
+
+
+def test_while_the_head_is_away_rows_go_on(machines: Machines, two: Sequence[Any]) -> None:
+    """The last test: what Ray does about its head is to end the cluster, a minute later."""
+
+    async def scenario() -> None:
+        async with served(machines.pool(GOOD)) as (_, listener):
+            await until(lambda: listener.up)
+            head = machines.head.all_processes["gcs_server"][0].process
+            head.kill()
+            head.wait()
+            for _ in range(100):
+                reply = await listener.up[0].call(Infer(0, ["m"], "text", [b"a"]))
+                assert isinstance(reply, Answer)
+                await asyncio.sleep(0.02)
+            assert listener.down == []
+
+    asyncio.run(scenario())
