@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import zlib
 from collections.abc import Iterator
 
@@ -10,6 +12,14 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from ml_udf.oip import (
+    HEADER_LENGTH,
+    InferRequest,
+    RequestedOutput,
+    Tensor,
+    decode_response,
+    encode_request,
+)
 from tests.inference_server import InferenceServer
 from tests.models import CLASSES
 
@@ -216,3 +226,37 @@ def test_errors_are_the_clients_own_exceptions(client: triton.InferenceServerCli
         client.get_trace_settings()
     with pytest.raises(InferenceServerException, match="unsupported"):
         client.get_log_settings()
+
+
+def test_infer_and_everything_else_take_turns_on_one_connection(oip_server: InferenceServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", oip_server.port, timeout=60)
+
+    def asked(method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+
+    def labels(*rows: str, **parameters: int) -> list[bytes]:
+        column = Tensor.of_bytes("text", [row.encode() for row in rows])
+        wanted = [RequestedOutput("label")]
+        body, headers = encode_request(InferRequest([column], wanted, parameters=parameters))
+        connection.request("POST", "/v2/models/udf_text/infer", body, headers)
+        reply = connection.getresponse()
+        assert reply.status == 200
+        output = decode_response(reply.read(), reply.headers[HEADER_LENGTH]).output("label")
+        assert output is not None
+        return output.elements
+
+    rows = [("one",), ("two", "three"), ("größer",), ("",), ("one", "two", "three")]
+    for number, row in enumerate(rows * 3):
+        assert labels(*row, timeout=50_000_000 + number) == expected(*row)
+        assert labels(*row) == expected(*row)
+        assert asked("GET", "/v2/health/live") == (200, b"")
+        status, text = asked("POST", "/v2/models/nobody/infer", b"{}")
+        assert (status, b"unknown_function" in text) == (404, True)
+        wrong = b'{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [5]}]}'
+        assert asked("POST", "/v2/models/udf_text/infer", wrong)[0] == 400
+    told = json.loads(asked("GET", "/v1/front")[1])
+    connection.close()
+    assert told["front"] == ("native" if "native" in oip_server.home.name else "python")
+    assert told["why"]

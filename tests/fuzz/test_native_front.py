@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ import pytest
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_request, encode_request
 from server.http.application import Reply, WholeRequest
-from tests.fuzz.budget import rounds
+from server.http.connection import ConnectionLimits
+from tests.fuzz.budget import FUZZ_SECONDS, rounds
 from tests.fuzz.sanitized import fail_after, has_faults, use_sanitized_front
 from tests.fuzz.test_request_head import Application, Door, _mutated, _requests, by_h11, by_httptools
 
@@ -382,6 +384,62 @@ def test_memory_that_runs_out_costs_one_client_and_no_other() -> None:
         mine.sendall(b"hello")
         assert (1, id_, b"hello", 0.0) in front.turn()
         front.close()
+
+
+@pytest.mark.skipif(not FUZZ_SECONDS, reason="takes 20,000 open files: `make fuzz-front`")
+def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_answer() -> None:
+    """10,000 of them, or as many as a process may open files for: both ends are here."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(10_000, (before[1] - 300) // 2)
+    if count < 1000:
+        pytest.skip(f"a process may open {before[1]} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+
+    async def all_of_them() -> None:
+        from server.http.native.connections import NativeConnections
+
+        application = Reading()
+        connections = NativeConnections(application, ConnectionLimits(connections=count))
+        doors = [NativeDoor(connections) for _ in range(count)]
+        refused = NativeDoor(connections)
+        await refused.settled()
+        assert refused.written.startswith(b"HTTP/1.1 503 ")
+        await refused.close()
+        first = doors[0]
+        first.feed(HEAD % 5 + b"hello")
+        await first.settled()
+        head = HEAD % 9
+        for cut in (len(head) + 1, len(head) + 5, len(head) + 9):  # the head at once: it is known
+            at = 0 if cut == len(head) + 1 else cut - 4
+            for door in doors[1:]:
+                door.feed((head + b"123456789")[at:cut])
+            for _ in range(count // 256 + 2):
+                connections._turn()
+                await asyncio.sleep(0)
+        assert connections.counts()["held_bytes"] == 0
+        assert len(application.read) == count
+        assert connections.counts()["requests"] == count - 1
+        for door in doors[1::2]:
+            door.mine.close()
+        for _ in range(count // 256 + 2):
+            connections._turn()
+            await asyncio.sleep(0)
+        assert connections.counts()["connections"] == count - len(doors[1::2])
+        reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+        for door in doors[2::2]:
+            assert door.mine.recv(1000) == reply
+            door.mine.close()
+        await first.close()
+        for _ in range(count // 256 + 2):
+            connections._turn()
+            await asyncio.sleep(0)
+        assert connections.counts()["connections"] == 0
+        connections.shutdown()
+
+    try:
+        asyncio.run(all_of_them())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(autouse=True)
