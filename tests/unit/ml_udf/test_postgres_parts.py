@@ -9,6 +9,7 @@ import re
 import struct
 from array import array
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary as binary_form
 from ml_udf.postgres.binary import binary_reals, flat_reals, reals_of
+from ml_udf.postgres.endpoints import Endpoints
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
@@ -196,3 +199,16 @@ def test_quantiles_are_within_ten_percent(durations: list[float], share: float) 
 
 def test_nothing_has_no_quantile() -> None:
     assert LatencyHistogram().quantile_s(0.5) is None
+
+
+@pytest.mark.security
+def test_of_several_endpoints_each_has_to_be_allowed(tmp_path: Path) -> None:
+    nothing: Any = None
+    endpoints = Endpoints(nothing, nothing, "")
+    endpoints._allowed = tmp_path / "servers.allow"
+    endpoints._allowed.write_text("a.example\nb.example:8443\n")
+    endpoints._allowed.chmod(0o644)
+    endpoints._check_allowed("https://a.example, https://b.example:8443")
+    for url in ("https://a.example,https://inside:8080", "https://inside:8080,https://a.example"):
+        with pytest.raises(PostgresError, match="permission denied for the endpoint https://inside:8080"):
+            endpoints._check_allowed(url)
