@@ -56,7 +56,8 @@ class ShadowRows:
         self._every_s = every_s
         self._random = Random(0)  # which rows: any are as good
         self._due: dict[str, float] = {}  # function's key → rows to put aside, the next one in part
-        self._aside: deque[tuple[Function, Form, bytes]] = deque()
+        # function, form, the folders below which the caller's paths must lie, row
+        self._aside: deque[tuple[Function, Form, tuple[str, ...] | None, bytes]] = deque()
         self._nbytes = 0
 
     def start(self) -> None:
@@ -79,7 +80,7 @@ class ShadowRows:
         self._due[function.key] = due % 1
         for row in self._random.sample(call.rows, min(len(call.rows), math.floor(due), _MOST_ROWS)):
             if len(self._aside) < _MOST_ROWS and self._nbytes + len(row) <= _MOST_BYTES:
-                self._aside.append((function, call.form, row))
+                self._aside.append((function, call.form, call.media_roots, row))
                 self._nbytes += len(row)
 
     async def _ask_always(self) -> None:
@@ -89,13 +90,15 @@ class ShadowRows:
                 await self._ask()
 
     async def _ask(self) -> None:
-        """Ask all members of the first rows of one function and form."""
-        function, form, _ = self._aside[0]
+        """Ask all members of the first rows of one function, one form and one caller's folders."""
+        function, form, roots, _ = self._aside[0]
         rows: list[bytes] = []
-        while self._aside and self._aside[0][:2] == (function, form) and len(rows) < _AT_A_TIME:
-            rows.append(self._aside.popleft()[2])
+        while self._aside and self._aside[0][:3] == (function, form, roots) and len(rows) < _AT_A_TIME:
+            rows.append(self._aside.popleft()[3])
             self._nbytes -= len(rows[-1])
-        call = Call.of_all_members(function, form, rows, deadline_s=time.monotonic() + _PATIENCE_S)
+        call = Call.of_all_members(
+            function, form, rows, deadline_s=time.monotonic() + _PATIENCE_S, media_roots=roots
+        )
         try:
             pending = self._dispatcher.begin(call)
         except ServiceError:  # it is gone, or the queue is full: there will be others

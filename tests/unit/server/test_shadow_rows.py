@@ -98,6 +98,26 @@ async def test_rows_that_are_put_aside_are_few_and_none_of_other_functions(worke
 
 
 @runs
+@pytest.mark.security
+async def test_rows_that_are_put_aside_are_read_below_their_callers_folders(worker, monkeypatch):
+    served = Planned(worker)
+    await served.start()
+    shadow, heard = shadows(served, share=1.0)
+    for roots in (("/photos/team",), ("/photos/team",), None):
+        shadow.answered(call(served, 1, media_roots=roots))
+    asked: list[Call] = []
+    begin = served.house.dispatcher.begin
+    monkeypatch.setattr(served.house.dispatcher, "begin", lambda call: asked.append(call) or begin(call))
+    shadow.start()
+    for _ in range(2):
+        await until(lambda: bool(worker.batches))
+        answer(worker, {"u": 0.9})
+    await until(lambda: len(heard.named) == 2)
+    assert [(each.media_roots, len(each.rows)) for each in asked] == [(("/photos/team",), 2), (None, 1)]
+    await shadow.close()
+
+
+@runs
 async def test_a_member_that_is_left_out_is_asked_by_nobody_who_does_not_name_it(worker):
     served = Planned(worker)
     await served.start()
