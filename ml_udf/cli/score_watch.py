@@ -63,7 +63,10 @@ LINGER_S = 0.05  # before writers are asked to notify: under a load that comes i
 PATIENCE_S = 5.0  # with the server, while notes are held
 RECONNECT_S = 0.5
 MAX_RECONNECT_S = 10.0
+BEGINS_S = 15.0  # that a database may take to come up beside its worker
 _IN_THE_WAY = ("40", "55P03")  # serialization failures, deadlocks, locks: the same step again
+
+_COMING_UP = ("starting up", "shutting down", "recovery", "not yet accepting", "terminating connection")
 
 _ACT = "SELECT pg_catalog.set_config('role', $1, true), pg_catalog.set_config('search_path', $2, true)"
 
@@ -159,6 +162,41 @@ class WatchWorker:
 
     def run(self) -> None:
         """Raises `psycopg.Error` and `BadOption` where the database cannot be had, or has no watches."""
+        self._wait_for_watches()
+        tasks = [self._gather] + [self._serve_notes] * self._lanes + [self._serve_sweeps]
+        threads = [
+            threading.Thread(target=self._watched, args=(task,), name=f"ml_udf_watch_{at}")
+            for at, task in enumerate(tasks)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watched(self._listen)
+        finally:
+            self._stop.set()
+            self._woken.set()
+            for thread in threads:
+                thread.join()
+        if self._broken is not None:
+            raise self._broken
+
+    def _wait_for_watches(self) -> None:
+        """Until the database is there, if it comes up within `BEGINS_S`."""
+        ends_s, is_said = time.monotonic() + BEGINS_S, False
+        while not self._stop:
+            try:
+                self._check_watches()
+            except psycopg.Error as error:
+                if not _comes_up(error) or time.monotonic() > ends_s:
+                    raise
+                if not is_said:
+                    self._say(f"the database is awaited for {BEGINS_S:g} s: {_said(error)}")
+                is_said = True
+                self._stop.sleep(RECONNECT_S)
+            else:
+                return
+
+    def _check_watches(self) -> None:
         with self._connection() as connection:
             found = connection.execute(
                 "SELECT pg_catalog.to_regclass('ml_udf._watch') IS NOT NULL,"
@@ -176,22 +214,6 @@ class WatchWorker:
                     "the extension ml_udf of this database is older than this worker",
                     hint="ALTER EXTENSION ml_udf UPDATE",
                 )
-        tasks = [self._gather] + [self._serve_notes] * self._lanes + [self._serve_sweeps]
-        threads = [
-            threading.Thread(target=self._watched, args=(task,), name=f"ml_udf_watch_{at}")
-            for at, task in enumerate(tasks)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            self._watched(self._listen)
-        finally:
-            self._stop.set()
-            self._woken.set()
-            for thread in threads:
-                thread.join()
-        if self._broken is not None:
-            raise self._broken
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────
 
@@ -479,6 +501,12 @@ class _Stores:
             found = (bound_, WatchStore(acting, bound_.watch, bound_.layout, bound_.version))
             self._made[bound_.watch.id] = found
         return found[1]
+
+
+def _comes_up(error: psycopg.Error) -> bool:
+    """Whether the database may be there in a moment. It refuses whom it knows not by a FATAL, too."""
+    text = str(error)
+    return lost_connection(error) and ("FATAL" not in text or any(word in text for word in _COMING_UP))
 
 
 def _said(error: Exception) -> str:

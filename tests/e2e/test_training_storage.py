@@ -141,7 +141,10 @@ def see_through_a_lock(home: Path, lock_s: float) -> None:
             locked_s = time.monotonic()
             deploying = pool.submit(deploy, server, 300)
             number = 0
-            while time.monotonic() < locked_s + lock_s:
+            known, is_longest = begun, lock_s == max(LOCKS_S)
+            while time.monotonic() < locked_s + lock_s or (
+                is_longest and not known["reason"] and time.monotonic() < locked_s + JOB_S
+            ):
                 number += 1
                 asked_s = time.monotonic()
                 answer = client.predict("udf_text", [f"row {number}"])
@@ -152,11 +155,11 @@ def see_through_a_lock(home: Path, lock_s: float) -> None:
                 assert known["state"] == "running"
                 time.sleep(0.5)
             assert known["epochs_used"] > begun["epochs_used"], "training went on"
-            if lock_s == max(LOCKS_S):
+            if is_longest:
                 assert known["epochs_used"] == 40
                 assert "it is done, which" in known["reason"]
         reply = deploying.result(JOB_S)
-        if lock_s == max(LOCKS_S):
+        if is_longest:
             assert (reply.status_code, slo_ms(server)) == (503, 400)
             assert "locked, and nothing was changed" in reply.json()["error"]
             reply = deploy(server, 300)

@@ -107,7 +107,12 @@ async def test_rows_that_are_put_aside_are_read_below_their_callers_folders(work
         shadow.answered(call(served, 1, media_roots=roots))
     asked: list[Call] = []
     begin = served.house.dispatcher.begin
-    monkeypatch.setattr(served.house.dispatcher, "begin", lambda call: asked.append(call) or begin(call))
+
+    def noted(call: Call) -> Any:
+        asked.append(call)
+        return begin(call)
+
+    monkeypatch.setattr(served.house.dispatcher, "begin", noted)
     shadow.start()
     for _ in range(2):
         await until(lambda: bool(worker.batches))
