@@ -143,7 +143,7 @@ def see_through_a_lock(home: Path, lock_s: float) -> None:
             number = 0
             known, is_longest = begun, lock_s == max(LOCKS_S)
             while time.monotonic() < locked_s + lock_s or (
-                is_longest and not known["reason"] and time.monotonic() < locked_s + JOB_S
+                is_longest and "it is done" not in known["reason"] and time.monotonic() < locked_s + JOB_S
             ):
                 number += 1
                 asked_s = time.monotonic()

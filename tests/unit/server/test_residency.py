@@ -217,7 +217,7 @@ def test_two_models_that_rows_wait_for_take_turns_in_one_place() -> None:
         await until(lambda: len(worker.loads) == 3)
         house.listener.waiting = []
         await settle()
-        assert worker.loads == ["a/1", "b/1", "a/1"]
+        assert worker.loads[:3] == ["a/1", "b/1", "a/1"]  # the next may have begun by now
         await house.residency.close()
 
     asyncio.run(scenario())
