@@ -32,6 +32,7 @@ from tests.benchmarks.sql import distinct_files
 from tests.browser.chromium import CHROMIUM, chromium
 from tests.browser.kitchen import Kitchen, kitchen_in
 from tests.browser.page_list import PAGES, address_of
+from tests.inference_server import ANEW
 from tests.models import image_model
 
 FUNCTION = "udf_light"
@@ -49,7 +50,7 @@ def main() -> None:
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-bench-")))
         files = distinct_files(work, options.rows)
-        flags = [f"--media-root={work / 'files'}"]
+        flags = [ANEW, f"--media-root={work / 'files'}"]  # each round asks the same rows
         kitchen = stack.enter_context(kitchen_in(work / "kitchen", flags=flags))
         kitchen.server.deploy(image_model(work / "made", "light"), FUNCTION, slo_ms=100)
         scan = stack.enter_context(scans(kitchen.url, files))
