@@ -108,6 +108,13 @@ def _output_head(output: RequestedOutput, binary: bool) -> dict[str, Any]:
 
 def encode_response(response: InferResponse, request: InferRequest) -> tuple[bytes, dict[str, str]]:
     """Body and headers of a response, each output in the form that `request` asked for."""
+    return _join(*_response_head(response, request))
+
+
+def _response_head(
+    response: InferResponse, request: InferRequest
+) -> tuple[dict[str, Any], list[bytes | memoryview]]:
+    """The JSON of a response, and the bytes that follow it."""
     head: dict[str, Any] = {"model_name": response.model_name}
     if response.model_version:
         head["model_version"] = response.model_version
@@ -117,7 +124,7 @@ def encode_response(response: InferResponse, request: InferRequest) -> tuple[byt
         head["parameters"] = response.parameters
     binary = {tensor.name: request.wants_binary(tensor.name) for tensor in response.outputs}
     head["outputs"], blobs = _encode_tensors(response.outputs, binary)
-    return _join(head, blobs)
+    return head, blobs
 
 
 class ResponseTemplate:
@@ -127,17 +134,9 @@ class ResponseTemplate:
 
     def __init__(self, response: InferResponse, request: InferRequest) -> None:
         """Of responses like this one. Raises ValueError if an output of it is not binary, or names a size."""
-        head: dict[str, Any] = {"model_name": response.model_name}
-        if response.model_version:
-            head["model_version"] = response.model_version
-        if response.id:
-            head["id"] = response.id
-        if response.parameters:
-            head["parameters"] = response.parameters
-        binary = {tensor.name: request.wants_binary(tensor.name) for tensor in response.outputs}
-        head["outputs"], _ = _encode_tensors(response.outputs, binary)
+        head, _ = _response_head(response, request)
         for place, output in enumerate(head["outputs"]):
-            if not binary[output["name"]]:
+            if not request.wants_binary(output["name"]):
                 raise ValueError(f"the output {output['name']!r} is not binary")
             output["parameters"]["binary_data_size"] = _SIZE + place
         text = _as_json(head).encode()

@@ -13,11 +13,11 @@ import contextlib
 import itertools
 import json
 import logging
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server.supervision import Tasks
+from server.workers.child import start_child
 
 __all__ = ["ClusterError", "DriverLink"]
 
@@ -104,21 +104,7 @@ class DriverLink:
         self._writer.write(json.dumps(asked).encode() + b"\n")
 
     async def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command_for(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.setblocking(False)
+        self._process, ours = await start_child(self._command_for, self._environment)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
         self._tasks.once("cluster driver", self._read(reader, self._writer))
         try:

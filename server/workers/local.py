@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_worker.wire.protocol import Message
 from server.supervision import Tasks
 from server.workers.channel import Channel
+from server.workers.child import start_child
 from server.workers.pool import OnReply, WorkerInfo
 from server.workers.supervised_pool import SupervisedPool, Timing
 
@@ -109,22 +109,7 @@ class _Processes:
         """See `Launcher.close`: nothing is shared."""
 
     async def _spawn(self, index: int, channel: Channel) -> asyncio.subprocess.Process:
-        ours, theirs = socket.socketpair()
-        try:
-            ours.setblocking(False)
-            process = await asyncio.create_subprocess_exec(
-                *self._command_for(index, theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                env=self._environment,
-                # A terminal's Ctrl-C is the server's to handle: it lets its workers finish first.
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        process, ours = await start_child(lambda fd: self._command_for(index, fd), self._environment)
         await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
         return process
 
