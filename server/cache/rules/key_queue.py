@@ -68,5 +68,8 @@ class KeyQueue:
 
 def _parted(keys: Sequence[bytes], is_gone: Callable[[bytes], bool]) -> tuple[list[bytes], list[bytes]]:
     """Those that are gone, and the others."""
-    gone = [key for key in keys if is_gone(key)]
-    return gone, [key for key in keys if not is_gone(key)]
+    gone: list[bytes] = []
+    left: list[bytes] = []
+    for key in keys:
+        (gone if is_gone(key) else left).append(key)
+    return gone, left
