@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection
 
 from server.scheduling.lanes import Lane
+from server.scheduling.roster import Roster
 from server.scheduling.terms import FunctionSpec, Rejection, Submission
 from server.scheduling.worker_state import WorkerState
 
@@ -22,7 +23,7 @@ def admit(
     submission: Submission,
     lane: Lane,
     lanes: Collection[Lane],
-    workers: Collection[WorkerState],
+    workers: Roster,
 ) -> Rejection | None:
     """None if it may join `lane`, one of its function's `lanes`. Raises ValueError if it has no rows."""
     if submission.rows < 1:
@@ -30,7 +31,7 @@ def admit(
     spec = lane.spec
     if not _has_room(submission, spec, lanes):
         rows = sum(each.rows for each in lanes)
-        drain_s = _drain_s(lane, rows, workers)
+        drain_s = _drain_s(lane, rows, workers.all)
         message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
         return Rejection("overloaded", message, retry_after_s=drain_s)
     if submission.deadline_s == math.inf:
@@ -39,12 +40,21 @@ def admit(
         lane.is_silent(now_s) and submission.deadline_s > now_s
     ):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
         return None
+    if _can_finish_by(now_s, submission.deadline_s, lane, workers):
+        return None
     finish_s = soonest_finish_s(now_s, lane, workers)
     if finish_s is not None and finish_s > submission.deadline_s:
         late_ms = (finish_s - submission.deadline_s) * 1000
         message = f"{spec.name} could answer {late_ms:.3g} ms after the deadline at the earliest"
         return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s)
     return None
+
+
+def _can_finish_by(now_s: float, deadline_s: float, lane: Lane, workers: Roster) -> bool:
+    """Whether some worker surely could answer its first row by then: the first one that is found will do."""
+    return any(
+        worker.free_at_s(now_s) + lane.takes_s(1, worker) <= deadline_s for worker in workers.holders(lane)
+    )
 
 
 def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:
@@ -77,17 +87,15 @@ def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
     return min(30.0, max(0.01, rows / 2 / rate)) if rate else 1.0
 
 
-def soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
+def soonest_finish_s(now_s: float, lane: Lane, workers: Roster) -> float | None:
     """If its first row ran next on the best worker, or on the best for each member if none may run them all.
 
     None while no worker can run it.
     """
-    finishes = [
-        worker.free_at_s(now_s) + lane.takes_s(1, worker) for worker in workers if lane.can_run_on(worker)
-    ]
+    finishes = [worker.free_at_s(now_s) + lane.takes_s(1, worker) for worker in workers.holders(lane)]
     soonest_s = min(finishes, default=math.inf)
     if soonest_s == math.inf and len(lane.members) > 1:
-        soonest_s = max(_soonest_of_member_s(now_s, lane, name, workers) for name in lane.names)
+        soonest_s = max(_soonest_of_member_s(now_s, lane, name, workers.all) for name in lane.names)
     return soonest_s if soonest_s < math.inf else None
 
 

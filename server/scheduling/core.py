@@ -38,7 +38,8 @@ from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowClass, R
 from server.scheduling.pool import Offer
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.queues import Queues
-from server.scheduling.routing import backlog_s, runner_for, worker_for
+from server.scheduling.roster import Roster
+from server.scheduling.routing import Backlog, runner_for
 from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
 from server.scheduling.tenancy import (
@@ -142,7 +143,7 @@ class Scheduler:
         self._next_batch_id = first_batch_id
         self._epoch = 0  # counts changes of the workers
         self._queues = Queues()
-        self._workers: dict[str, WorkerState] = {}
+        self._workers = Roster()
         self._in_flight: dict[int, tuple[WorkerState, _Cut]] = {}
         self._to_tell: deque[AnswerKnown | RefuseRows] = deque()  # of rows that have left their pools
         self._shared_until_s = -math.inf
@@ -153,6 +154,7 @@ class Scheduler:
         Raises ValueError for an unknown policy or a bad option, and then changes nothing.
         """
         self._queues.configure(spec)
+        self._workers.forget()
 
     def follow(
         self, now_s: float, function: str, bucket: str, ensemble: Ensemble, policy: SelectionPolicy
@@ -163,7 +165,7 @@ class Scheduler:
         for all members still do. Raises KeyError for an unknown function, ValueError for one that is not
         pooled and for other members than its own.
         """
-        self._queues.pool(now_s, function, bucket).follow(now_s, ensemble, policy, self._workers.values())
+        self._queues.pool(now_s, function, bucket).follow(now_s, ensemble, policy, self._workers.all)
 
     def policy_of(self, function: str, bucket: str) -> tuple[SelectionPolicy, State] | None:
         """The policy that rows of that bucket follow, and its state; None where they follow none yet."""
@@ -180,19 +182,19 @@ class Scheduler:
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
         """Forget a function: the rows that were waiting for it."""
-        return _slices(self._queues.remove(function))
+        gone = _slices(self._queues.remove(function))
+        self._workers.forget()
+        return gone
 
     def set_worker(self, now_s: float, worker: WorkerView) -> None:
         """Add or update a worker. Not alive: its batches are lost; the shell resubmits their rows."""
         self._epoch += 1
-        state = self._workers.setdefault(worker.name, WorkerState(worker))
-        state.view = worker
+        state = self._workers.show(worker)
         if not worker.alive:
             for batch_id in state.in_flight:
                 _, cut = self._in_flight.pop(batch_id, (None, None))
                 if cut is not None and cut.pooled is not None:
                     self._queues.settle(cut.pooled, cut.pooled.drop(now_s, batch_id))
-            del self._workers[worker.name]
         for lane in self._queues.pooled.values():
             lane.set_worker(now_s, state)
 
@@ -205,7 +207,7 @@ class Scheduler:
             lane.rhythm.came(now_s)  # also if refused: that they keep coming is why fillers must make room
             if self._queues.pooled:
                 lane.pace.came(now_s, submission.rows, lane.spec.slo_s)
-        rejection = admit(now_s, submission, lane, lanes, self._workers.values())
+        rejection = admit(now_s, submission, lane, lanes, self._workers)
         if rejection is None:
             self._queues.add(now_s, lane, submission)
         return rejection
@@ -230,8 +232,7 @@ class Scheduler:
         expired = self._queues.expire(now_s)
         if expired is not None:
             return self._expired(now_s, *expired)
-        lanes, workers = self._queues.lanes, self._workers.values()
-        if not lanes or not any(worker.has_room(now_s) for worker in workers):
+        if not self._queues.lanes or not any(worker.has_room(now_s) for worker in self._workers):
             return Idle(self._next_due_s() if self._queues.pooled else self._queues.next_deadline_s)
         while (survey := self._survey(now_s)) is None:
             pass  # rows were put aside: look again
@@ -309,18 +310,16 @@ class Scheduler:
         `most_s`: how long a batch may take of which nothing is known.
         """
         return [
-            (worker.name, worker.silent_s(now_s))
-            for worker in self._workers.values()
-            if worker.hangs(now_s, most_s)
+            (worker.name, worker.silent_s(now_s)) for worker in self._workers if worker.hangs(now_s, most_s)
         ]
 
     def doubtful(self, now_s: float) -> frozenset[str]:
         """The workers that may well hang."""
-        return frozenset(worker.name for worker in self._workers.values() if worker.is_doubtful(now_s))
+        return frozenset(worker.name for worker in self._workers if worker.is_doubtful(now_s))
 
     def shares(self, now_s: float) -> dict[str, float]:
         """Worker → the share of its time that interactive rows took in the last second or so."""
-        return {worker.name: worker.share(now_s) for worker in self._workers.values()}
+        return {worker.name: worker.share(now_s) for worker in self._workers}
 
     def take_faults(self) -> list[PolicyFault]:
         """The policies that were put aside since the last call, because one of their methods faulted."""
@@ -342,7 +341,7 @@ class Scheduler:
         What was sent, and its part of the interactive rows that wait, in full batches: the workers that can
         run them share them evenly.
         """
-        workers = self._workers.values()
+        workers = self._workers
         found = {worker.name: worker.starts_at_s(now_s) - now_s for worker in workers}
         for lane in self._queues.lanes:
             rows = lane.rows - lane.filler_rows
@@ -416,7 +415,7 @@ class Scheduler:
             pool = lane.pool
             if pool is None or not pool.is_asking:
                 continue
-            for worker in self._workers.values():
+            for worker in self._workers:
                 if worker.is_reserved or not lane.may_use(worker):
                     continue
                 early_s = self._too_early_s(now_s, worker, False, self._lead_s)
@@ -451,7 +450,7 @@ class Scheduler:
                 lane.pool.count_on({name: share * lane.fullness for name, share in of_workers if share < 1})
 
     def _need(self, now_s: float, lane: Lane) -> Need:
-        able = [worker for worker in self._workers.values() if lane.may_use(worker)]
+        able = [worker for worker in self._workers if lane.may_use(worker)]
         row_s = min((lane.least_row_s(worker) for worker in able), default=0.0)
         has_choice = isinstance(lane, PooledLane) and lane.pool is not None
         rate = lane.pace.rate(now_s, lane.spec.slo_s)
@@ -462,7 +461,7 @@ class Scheduler:
         member = lane.names[offer.member]
         workers, right = 1, None
         if not is_alone:
-            workers = max(1, sum(member in other.view.resident for other in self._workers.values()))
+            workers = max(1, sum(member in other.view.resident for other in self._workers))
             right = lane.right_of(offer)
         return ReadyBatch(
             lane=lane,
@@ -479,15 +478,13 @@ class Scheduler:
     def _survey(self, now_s: float) -> _Survey | RefuseRows | AnswerKnown | None:
         """Ask every lane that could have a worker; refusals come first. None: rows were only put aside."""
         survey = _Survey(wake_s=self._queues.next_deadline_s)
-        workers, lanes = self._workers.values(), self._queues.lanes
-        # A lane does not wait for itself, nor on a worker for another.
-        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 < len(lanes) else {}
+        lanes = self._queues.lanes
+        backlog = Backlog(lanes, self._workers)
         for lane in lanes:
             lane.holds_bulk = False
             if not lane.interactive.rows and not lane.filler_rows:
                 continue  # what waits is in its pool, which is asked below
-            find = worker_for if len(lane.members) == 1 else runner_for
-            worker = find(now_s, lane, workers, waiting_s)
+            worker = runner_for(now_s, lane, self._workers, backlog)
             if worker is None:
                 continue
             if lane.bulk.rows and self._bulk_sharing.busy_below < math.inf:
@@ -626,7 +623,7 @@ class Scheduler:
             takes_s=takes_s,
             due_s=head.due_s,
             priority=head.priority,
-            workers=max(1, sum(lane.can_run_on(other) for other in self._workers.values())),
+            workers=max(1, len(self._workers.holders(lane))),
             right=decision.rows * lane.right_share(decision.members),
         )
 
@@ -711,7 +708,7 @@ class Scheduler:
                 is_guess=not lane.is_known(each.view.device, part),
                 alone=each.is_idle,
             )
-            each.in_flight[batch_id] = sent
+            each.send(sent)
             each.used.add(now_s, predicted_s)
             self._in_flight[batch_id] = (each, whole)
             batches.append(
@@ -755,7 +752,7 @@ class Scheduler:
 
     def _there(self, names: Sequence[str]) -> str | None:
         """The first of these members that a worker holds."""
-        workers = self._workers.values()
+        workers = self._workers
         return next((name for name in names if any(name in each.view.resident for each in workers)), None)
 
     def _go_on(self, now_s: float, cut: _Cut, cascade: Cascade, sure: Sequence[float]) -> None:
@@ -806,15 +803,17 @@ class Scheduler:
         alone = worker.is_idle
         dues = tuple((group.order[1], rows) for group, rows in offer.parts)
         sent = lane.send(now_s, worker.name, offer, batch_id)
-        worker.in_flight[batch_id] = SentBatch(
-            batch_id=batch_id,
-            members=members,
-            rows=sent.rows,
-            sent_s=now_s,
-            predicted_s=sent.predicted_s,
-            dues=dues,
-            is_guess=not lane.is_known(worker.view.device, members),
-            alone=alone,
+        worker.send(
+            SentBatch(
+                batch_id=batch_id,
+                members=members,
+                rows=sent.rows,
+                sent_s=now_s,
+                predicted_s=sent.predicted_s,
+                dues=dues,
+                is_guess=not lane.is_known(worker.view.device, members),
+                alone=alone,
+            )
         )
         worker.used.add(now_s, sent.predicted_s)
         cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane)
@@ -842,10 +841,9 @@ class Scheduler:
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
     def _expired(self, now_s: float, lane: Lane, runs: list[RowRun]) -> RefuseRows:
-        workers = self._workers.values()
-        finish_s = soonest_finish_s(now_s, lane, workers)
+        finish_s = soonest_finish_s(now_s, lane, self._workers)
         if finish_s is None:
-            finish_s = soonest_after_load_s(now_s, lane, workers)
+            finish_s = soonest_after_load_s(now_s, lane, self._workers.all)
         reason = f"{lane.key[0]} could not start before the deadline"
         return RefuseRows(_slices(runs), lane.key[0], now_s if finish_s is None else finish_s, reason)
 

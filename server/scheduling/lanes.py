@@ -99,6 +99,7 @@ class Lane:
         # The same, where they can be taught.
         self._learners: dict[tuple[str, str], tuple[LearnedLatency | None, ...]] = {}
         self._lacks: dict[str, tuple[WorkerView, tuple[MemberSpec, ...]]] = {}
+        self._compared: tuple[Sequence[WorkerState], bool] = ((), True)  # workers, and whether of one kind
         self._waiting = None
 
     @property
@@ -290,6 +291,16 @@ class Lane:
     def can_run_on(self, worker: WorkerState) -> bool:
         """Whether all members of it are there."""
         return not self._missing(worker)
+
+    def are_alike(self, workers: Sequence[WorkerState]) -> bool:
+        """Whether a batch surely takes each of them as long as any other. False: that is to be looked at."""
+        first = workers[0].view.device
+        if self._compared[0] is not workers:  # the same sequence for as long as views are
+            self._compared = workers, all(worker.view.device == first for worker in workers)
+        latencies = self.latencies(first, workers[0].name)
+        return self._compared[1] and all(
+            getattr(each, "are_alike", not hasattr(each, "of_worker")) for each in latencies
+        )
 
     def swap_s(self, worker: WorkerState) -> float:
         """What loading the missing members there should take; inf if that is not known."""

@@ -235,6 +235,11 @@ class LatencyOnWorker:
         """Whether it rests on a measurement, here or on another worker of the kind."""
         return self._kind.is_known
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether no worker of the kind lies apart from the others."""
+        return self._paces.are_alike
+
     def __call__(self, rows: int) -> float:
         """Predicted seconds of a batch of `rows` rows there."""
         return self._kind(rows) * self._pace.ratio

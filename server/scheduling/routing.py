@@ -13,48 +13,63 @@ Pure functions of lanes and workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from server.scheduling.lanes import Lane
+from server.scheduling.roster import Roster
 from server.scheduling.team import Runner, Team, TeamPart
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["backlog_s", "runner_for", "team_for", "worker_for"]
+__all__ = ["Backlog", "runner_for", "team_for", "worker_for"]
 
 
-def backlog_s(lanes: Collection[Lane], workers: Collection[WorkerState]) -> dict[str, float]:
-    """Worker → seconds of interactive batches waiting for it, shared by those that hold the model."""
-    waiting_s = {worker.name: 0.0 for worker in workers}
-    for lane in lanes:
-        holders = [worker for worker in workers if lane.can_run_on(worker)]
-        for worker in holders:
-            waiting_s[worker.name] += _next_batch_s(lane, worker) / len(holders)
-        if not holders and len(lane.members) > 1:
-            _add_parts(waiting_s, lane, workers)
-    return waiting_s
+class Backlog:
+    """Seconds of interactive batches that wait for a worker, of several lanes; of one, none but its own do.
+
+    Those that hold a model share what waits for it. Each worker's is found when it is asked for.
+    """
+
+    def __init__(self, lanes: Collection[Lane], roster: Roster) -> None:
+        self._roster = roster
+        self._lanes = lanes if len(roster) > 1 < len(lanes) else ()
+        self._found: dict[str, float] = {}
+
+    def before(self, lane: Lane, worker: WorkerState) -> float:
+        """What waits for the worker beside the lane's own batch."""
+        if not self._lanes:
+            return 0.0
+        waiting_s = self._found.get(worker.name)
+        if waiting_s is None:
+            waiting_s = self._found[worker.name] = self._waiting_s(worker)
+        return max(0.0, waiting_s - _next_batch_s(lane, worker))
+
+    def _waiting_s(self, worker: WorkerState) -> float:
+        waiting_s = 0.0
+        for lane in self._lanes:
+            holders = self._roster.holders(lane)
+            if holders and lane.can_run_on(worker):
+                waiting_s += _next_batch_s(lane, worker) / len(holders)
+            elif not holders and len(lane.members) > 1:
+                waiting_s += sum(self._parts_s(lane, worker))
+        return waiting_s
+
+    def _parts_s(self, lane: Lane, worker: WorkerState) -> Iterator[float]:
+        """Of a lane whose members live apart, what each that is there takes."""
+        rows = min(lane.interactive.rows, lane.spec.max_batch)
+        for name in lane.names if rows else ():
+            if name in worker.view.resident:
+                holders = sum(name in each.view.resident for each in self._roster)
+                yield lane.takes_s(rows, worker, (name,)) / holders
 
 
-def _add_parts(waiting_s: dict[str, float], lane: Lane, workers: Collection[WorkerState]) -> None:
-    rows = min(lane.interactive.rows, lane.spec.max_batch)
-    for member in lane.members if rows else ():
-        holders = [worker for worker in workers if member.name in worker.view.resident]
-        for worker in holders:
-            takes_s = lane.takes_s(rows, worker, (member.name,))
-            waiting_s[worker.name] += takes_s / len(holders)
-
-
-def runner_for(
-    now_s: float, lane: Lane, workers: Collection[WorkerState], waiting_s: Mapping[str, float]
-) -> Runner | None:
+def runner_for(now_s: float, lane: Lane, roster: Roster, backlog: Backlog) -> Runner | None:
     """Who runs the lane's next batch; None to wait for one that has no room yet."""
-    if not any(
-        lane.can_run_on(worker) and not worker.is_reserved and not worker.is_overdue(now_s)
-        for worker in workers
-    ):
-        team = team_for(now_s, lane, workers)
+    able = roster.able(lane)
+    if len(lane.members) > 1 and all(worker.is_overdue(now_s) for worker in able):
+        team = team_for(now_s, lane, roster.all)
         if team is not None:
             return team if team.has_room(now_s) else None
-    return worker_for(now_s, lane, workers, waiting_s)
+    return worker_for(now_s, lane, able, backlog)
 
 
 def team_for(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> Team | None:
@@ -79,26 +94,43 @@ def team_for(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> Team
     return Team(tuple(parts)) if len(parts) > 1 else None
 
 
-def worker_for(
-    now_s: float, lane: Lane, workers: Collection[WorkerState], waiting_s: Mapping[str, float]
-) -> WorkerState | None:
-    """The worker to send the lane's batch to; None to wait for one that has no room yet."""
+def worker_for(now_s: float, lane: Lane, able: Sequence[WorkerState], backlog: Backlog) -> WorkerState | None:
+    """The worker to send the lane's batch to, of those that can run it; None to wait for one that has no room
+    yet.
+    """
     best: WorkerState | None = None
-    best_s, best_has_room = math.inf, False
-    able: list[tuple[WorkerState, float, bool]] = []
-    for worker in workers:
-        if worker.is_reserved or not lane.can_run_on(worker):
-            continue
-        has_room = worker.has_room(now_s)
-        start_s = worker.starts_at_s(now_s)
-        if not has_room and waiting_s:
-            start_s += max(0.0, waiting_s[worker.name] - _next_batch_s(lane, worker))
-        able.append((worker, start_s, has_room))
-        if start_s < best_s or (start_s == best_s and has_room and not best_has_room):
-            best, best_s, best_has_room = worker, start_s, has_room
-    if best is not None and best_has_room and len(able) > 1 and lane.interactive.rows:
-        return _in_time(now_s, lane, best, best_s, able)
-    return best if best_has_room else None
+    best_s = math.inf
+    for worker in able:
+        # The cheap first: there may be dozens, and most have no room, or begin later.
+        if worker.end_s < best_s and worker.has_room(now_s):
+            start_s = worker.starts_at_s(now_s)
+            if start_s < best_s:
+                best, best_s = worker, start_s
+                if best_s <= now_s:
+                    break  # nobody begins sooner
+    if best is None:
+        return None
+    if best_s > now_s and _begins_sooner(now_s, lane, able, best_s, backlog):
+        return None
+    if len(able) > 1 and lane.interactive.rows and not lane.are_alike(able):
+        return _in_time(now_s, lane, best, best_s, able, backlog)
+    return best
+
+
+def _begins_sooner(
+    now_s: float, lane: Lane, able: Sequence[WorkerState], best_s: float, backlog: Backlog
+) -> bool:
+    """Whether one without room begins the batch before that."""
+    return any(
+        _start_s(now_s, lane, worker, backlog) < best_s
+        for worker in able
+        if worker.end_s < best_s and not worker.has_room(now_s)
+    )
+
+
+def _start_s(now_s: float, lane: Lane, worker: WorkerState, backlog: Backlog) -> float:
+    """When one without room would begin it: after what waits for it."""
+    return worker.starts_at_s(now_s) + backlog.before(lane, worker)
 
 
 def _in_time(
@@ -106,7 +138,8 @@ def _in_time(
     lane: Lane,
     best: WorkerState,
     best_s: float,
-    able: Sequence[tuple[WorkerState, float, bool]],
+    able: Sequence[WorkerState],
+    backlog: Backlog,
 ) -> WorkerState | None:
     """Of workers that are not equally fast, one that ends the lane's next batch sooner than `best`, which
     begins it first; None to wait for one on which its first row is in time, as it is on none that has room.
@@ -114,20 +147,22 @@ def _in_time(
     Where all are late, or equally fast, it is `best`.
     """
     rows = min(lane.interactive.rows, lane.spec.max_batch)
-    best_takes_s = lane.takes_s(rows, best)
-    each_takes_s = [lane.takes_s(rows, worker) for worker, _, _ in able]
+    each_takes_s = [lane.takes_s(rows, worker) for worker in able]
     if max(each_takes_s) == min(each_takes_s):
         return best
     due_s = lane.interactive.first.due_s
-    ends_s = best_s + best_takes_s
-    for (worker, start_s, has_room), takes_s in zip(able, each_takes_s, strict=True):
-        if has_room and start_s + takes_s < ends_s:
+    ends_s = best_s + lane.takes_s(rows, best)
+    for worker, takes_s in zip(able, each_takes_s, strict=True):
+        start_s = worker.starts_at_s(now_s)
+        if start_s + takes_s < ends_s and worker.has_room(now_s):
             best, best_s, ends_s = worker, start_s, start_s + takes_s
     if best_s + lane.takes_s(1, best) <= due_s:
         return best
     is_waited_for = any(
-        not has_room and not worker.is_overdue(now_s) and start_s + lane.takes_s(1, worker) <= due_s
-        for worker, start_s, has_room in able
+        not worker.has_room(now_s)
+        and not worker.is_overdue(now_s)
+        and _start_s(now_s, lane, worker, backlog) + lane.takes_s(1, worker) <= due_s
+        for worker in able
     )
     return None if is_waited_for else best
 

@@ -43,6 +43,7 @@ class WorkerPaces:
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerPace] = {}
+        self.are_alike = True  # nobody lies apart
 
     def of(self, worker: str) -> WorkerPace:
         """That of a worker, the same object as long as it is remembered."""
@@ -57,6 +58,7 @@ class WorkerPaces:
         """The curve begins anew, and so does what lies apart from it."""
         for pace in self._workers.values():
             pace.begin()  # whoever predicts by it holds the object
+        self.are_alike = True
 
     def observe(self, pace: WorkerPace, deviation: float, level: float) -> None:
         """A batch on a worker took exp(`deviation`) times the kind's curve without its level, ln, of now.
@@ -78,4 +80,7 @@ class WorkerPaces:
         middle = (others[(len(others) - 1) // 2], others[len(others) // 2])
         apart = min(abs(pace.deviation - each) for each in middle)
         is_apart = apart > (_APART if pace.ratio == 1.0 else _ALIKE)
+        was_apart = pace.ratio != 1.0
         pace.ratio = math.exp(pace.deviation - level) if is_apart else 1.0
+        if is_apart or was_apart:
+            self.are_alike = all(each.ratio == 1.0 for each in self._workers.values())

@@ -51,12 +51,23 @@ def hangs_after_s(expected_s: float, *, is_guess: bool, most_s: float) -> float:
 class WorkerState:
     """A worker and its batches, which it works on in the order sent; they may end in any."""
 
-    __slots__ = ("_turn_s", "_worked_at_s", "_worked_s", "heard_s", "in_flight", "name", "used", "view")
+    __slots__ = (
+        "_turn_s",
+        "_worked_at_s",
+        "_worked_s",
+        "end_s",
+        "heard_s",
+        "in_flight",
+        "name",
+        "used",
+        "view",
+    )
 
     def __init__(self, view: WorkerView) -> None:
         self.name = view.name
         self.view = view
-        self.in_flight: dict[int, SentBatch] = {}
+        self.in_flight: dict[int, SentBatch] = {}  # changed by `send` and `finish` alone
+        self.end_s = -math.inf  # when, by prediction, it has run all of them; it begins nothing sooner
         self.heard_s = -math.inf  # when a batch last landed
         self._turn_s = -math.inf  # since when the first of its batches has had it, or it has had none
         self._worked_s = 0.0  # seconds of interactive batches of late, fading
@@ -73,6 +84,16 @@ class WorkerState:
         """Whether no batch is on it."""
         return not self.in_flight
 
+    @property
+    def has_slot(self) -> bool:
+        """Whether it has fewer batches than it may have."""
+        return len(self.in_flight) < self.view.in_flight_limit
+
+    def send(self, batch: SentBatch) -> None:
+        """A batch leaves for it."""
+        self.in_flight[batch.batch_id] = batch
+        self.end_s = max(self.end_s, batch.sent_s) + batch.predicted_s
+
     def running(self, members: Collection[str]) -> list[tuple[WorkerState, tuple[str, ...]]]:
         """Which worker runs which of `members`: this one all of them."""
         return [(self, tuple(members))]
@@ -83,17 +104,15 @@ class WorkerState:
 
     def has_room(self, now_s: float) -> bool:
         """Whether it may be sent another batch. Not while one is overdue: it may hang."""
-        return (
-            self.view.alive and len(self.in_flight) < self.view.in_flight_limit and not self.is_overdue(now_s)
-        )
+        return self.has_slot and self.view.alive and not self.is_overdue(now_s)
 
     def free_at_s(self, now_s: float) -> float:
         """When, by prediction, it has run all that was sent; never in the past."""
-        return max(self._end_s(), now_s)
+        return max(self.end_s, now_s)
 
     def starts_at_s(self, now_s: float) -> float:
         """When it is to be counted on: one that is overdue, for as long again as it has been."""
-        end_s = self._end_s()
+        end_s = self.end_s
         return 2 * now_s - end_s if self.in_flight and end_s < now_s else max(end_s, now_s)
 
     def silent_s(self, now_s: float) -> float:
@@ -142,6 +161,9 @@ class WorkerState:
             first = next(iter(self.in_flight.values()))
             self._turn_s = min(now_s, max(self._turn_s, first.sent_s) + service_s)
         self.heard_s = now_s
+        self.end_s = self._turn_s
+        for left in self.in_flight.values():
+            self.end_s = max(self.end_s, left.sent_s) + left.predicted_s
         return batch, service_s
 
     def _service_s(self, now_s: float, batch: SentBatch, worked: BatchTimes | None) -> float:
@@ -152,14 +174,8 @@ class WorkerState:
         # Nothing hid the way there and back.
         return worked.work_s + max(0.0, now_s - batch.sent_s - worked.stay_s)
 
-    def _end_s(self) -> float:
-        end_s = self._turn_s
-        for batch in self.in_flight.values():
-            end_s = max(end_s, batch.sent_s) + batch.predicted_s
-        return end_s
-
     def _is_overdue(self, now_s: float) -> bool:
-        late_s = now_s - self._end_s()
+        late_s = now_s - self.end_s
         if late_s <= _OVERDUE_LEAST_S:
             return False
         return late_s > _OVERDUE_TIMES * sum(batch.predicted_s for batch in self.in_flight.values())

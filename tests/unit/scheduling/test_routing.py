@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from server.scheduling.routing import backlog_s, worker_for
+from server.scheduling.routing import Backlog, worker_for
 
 
 @dataclass
@@ -19,9 +20,12 @@ class Place:
     name: str
     free_s: float = 0.0
     room: bool = True
-    is_reserved: bool = False
     pace: float = 1.0
     view: Any = field(default_factory=lambda: SimpleNamespace(device="cpu"))
+
+    @property
+    def end_s(self) -> float:
+        return self.free_s
 
     def has_room(self, now_s: float) -> bool:
         return self.room
@@ -48,13 +52,46 @@ class Line:
     def can_run_on(self, worker: Place) -> bool:
         return worker.name not in self._swaps
 
+    def are_alike(self, workers: Sequence[Place]) -> bool:
+        return len({worker.pace for worker in workers}) == 1
+
     def takes_s(self, rows: int, worker: Place) -> float:
         return 0.01 * rows * worker.pace
 
 
-def route(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
-    chosen = worker_for(1.0, line, workers, waiting or {})  # type: ignore[arg-type]  # what it looks at
+class Places:
+    """Workers as `Backlog` sees them."""
+
+    def __init__(self, *places: Place) -> None:
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places)
+
+    def holders(self, line: Line) -> list[Place]:
+        return [place for place in self._places if line.can_run_on(place)]
+
+
+class Waiting:
+    """Seconds that wait for a worker, all of them others'."""
+
+    def __init__(self, **before_s: float) -> None:
+        self._before_s = before_s
+
+    def before(self, line: Line, worker: Place) -> float:
+        return self._before_s.get(worker.name, 0.0)
+
+
+def route(line: Line, *workers: Place, waiting: Any = None) -> str | None:
+    chosen = worker_for(1.0, line, workers, waiting or Waiting())  # type: ignore[arg-type]  # what it looks at
     return None if chosen is None else chosen.name
+
+
+def backlog(lines: Sequence[Line], *workers: Place) -> Backlog:
+    return Backlog(lines, Places(*workers))  # type: ignore[arg-type]  # what it looks at
 
 
 def test_the_worker_that_is_free_first_gets_it() -> None:
@@ -71,29 +108,30 @@ def test_it_waits_for_the_one_that_begins_first_though_another_has_room() -> Non
     assert route(Line(), Place("a", 2.0, room=False), Place("b", 5.0)) is None
 
 
-def test_a_worker_that_lacks_the_model_is_never_chosen() -> None:
-    assert route(Line(a=1.0), Place("a", 1.0), Place("b", 3.0)) == "b"
-    assert route(Line(a=math.inf), Place("a")) is None
-    assert route(Line(a=math.inf), Place("a"), Place("b", 9.0)) == "b"
-
-
-def test_a_worker_that_is_reserved_is_passed_over() -> None:
-    assert route(Line(), Place("a", is_reserved=True), Place("b", 9.0)) == "b"
+def test_nobody_gets_it_where_nobody_is_able() -> None:
+    assert route(Line()) is None
 
 
 def test_what_others_wait_for_a_full_worker_counts_before_this_batch() -> None:
     full, later = Place("a", 2.0, room=False), Place("b", 2.2)
-    line = Line(rows=4)  # 40 ms of its own
-    assert route(line, full, later, waiting={"a": 0.14, "b": 0.0}) is None  # 2.0 + 0.1 is before 2.2
-    assert route(line, full, later, waiting={"a": 0.34, "b": 0.0}) == "b"
-    assert route(line, full, Place("b", 2.05), waiting={"a": 0.0, "b": 0.0}) is None  # never negative
+    assert route(Line(rows=4), full, later, waiting=Waiting(a=0.1)) is None  # 2.1 is before 2.2
+    assert route(Line(rows=4), full, later, waiting=Waiting(a=0.3)) == "b"
 
 
 def test_what_waits_is_shared_by_the_workers_that_hold_the_model() -> None:
     workers = (Place("a"), Place("b"), Place("c"))
     both, one, none = Line(rows=20, c=1.0), Line(rows=3, b=1.0, c=1.0), Line()
-    waiting = backlog_s((both, one, none), workers)  # type: ignore[arg-type]  # what it looks at
-    assert waiting == pytest.approx({"a": 0.04 + 0.03, "b": 0.04, "c": 0.0})  # 8 rows at most are a batch
+    before = backlog((both, one, none), *workers).before
+    waits_s = [before(none, worker) for worker in workers]  # type: ignore[arg-type]  # what it looks at
+    assert waits_s == pytest.approx([0.04 + 0.03, 0.04, 0.0])  # 8 rows at most are a batch
+
+
+def test_a_lane_waits_neither_for_itself_nor_for_less_than_nothing() -> None:
+    a, b = Place("a"), Place("b")
+    mine, other = Line(rows=4), Line(rows=6, b=1.0)
+    assert backlog((mine, other), a, b).before(mine, a) == pytest.approx(0.04)  # type: ignore[arg-type]
+    assert backlog((mine, other), a, b).before(mine, b) == 0.0  # type: ignore[arg-type]
+    assert backlog((mine,), a, b).before(other, a) == 0.0, "one lane alone"  # type: ignore[arg-type]
 
 
 def test_of_workers_that_are_not_equally_fast_the_one_that_ends_it_first_gets_it() -> None:

@@ -17,7 +17,7 @@ def state(*predicted_s: float, in_flight_limit: int = 3, is_guess: bool = False)
     made = WorkerState(worker(in_flight_limit=in_flight_limit))
     for batch_id, each_s in enumerate(predicted_s, 1):
         alone = not made.in_flight
-        made.in_flight[batch_id] = SentBatch(batch_id, ("f-m",), 1, 0.0, each_s, (), is_guess, alone)
+        made.send(SentBatch(batch_id, ("f-m",), 1, 0.0, each_s, (), is_guess, alone))
     return made
 
 
