@@ -159,8 +159,9 @@ bench-capacity: $(READY) ## Workers and copies that follow the load: every capac
 bench-capacity-live: $(READY) ## Workers that follow a load of 10, 400 and 10 rows/s, beside the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.capacity_live $(FLAGS)
 
-bench-decisions: $(READY) ## What a decision about residency costs, in the simulator
+bench-decisions: $(READY) ## What a decision about residency costs, and one about capacity
 	$(BIN)/python -m tests.benchmarks.residency_decisions $(FLAGS)
+	$(BIN)/python -m tests.benchmarks.capacity_decisions
 
 bench-residency-live: $(READY) ## Models that come and go on a running server, beside the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.residency_live $(FLAGS)

@@ -3,7 +3,8 @@
     fleet, as it is now → policy.decide → checked → one action after the other, each to its end → timeline
 
 While actions are carried out the policy goes on seeing the load, and what it then decides is not done: it is
-asked again once they are over, and sees what has become of them. Decisions are the policy's alone.
+asked again once they are over, and sees what has become of them. Decisions are the policy's alone. A policy
+thinks in a thread: with hundreds of models that takes milliseconds, in which rows come.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ log = logging.getLogger("ml_udf.server.capacity")
 
 _LEAST_EVERY_S = 0.2
 _REMEMBERED = 1200  # decisions: ten minutes of one that is asked twice a second
+_REMEMBERED_LOADS = 60_000  # functions' loads in all of them
 
 
 class Fleets(Protocol):
@@ -114,7 +116,8 @@ class Autoscaler:
         self._state: State = {}
         self._acting: asyncio.Task[None] | None = None
         self._last_fault = ""
-        self.decided: deque[Decided] = deque(maxlen=_REMEMBERED)
+        self._remembered_loads = 0
+        self.decided: deque[Decided] = deque()
 
     @property
     def policy(self) -> str:
@@ -131,25 +134,38 @@ class Autoscaler:
 
     async def _follow(self) -> None:
         while True:
-            self.step()
+            await self.step()
             await asyncio.sleep(max(_LEAST_EVERY_S, self._policy.every_s))
 
-    def step(self) -> None:
+    async def step(self) -> None:
         """Ask once, and begin what is decided, unless something is under way."""
         fleet = self._fleets.read()
         try:
-            decision = self._policy.decide(fleet, self._state)
+            decision = await asyncio.to_thread(self._policy.decide, fleet, self._state)
         except Exception as error:
             self._fault(error)
             return
         self._state = decision.state
-        actions, refused = checked(fleet, decision.actions)
+        warm = {(one.variant, one.worker) for one in fleet.copies if one.state == "warm"}
+        # What lies in host memory alone gives way there by itself, and nobody asks it to.
+        wanted = [
+            one
+            for one in decision.actions
+            if not (isinstance(one, Drop) and (one.variant, one.worker) in warm)
+        ]
+        actions, refused = checked(fleet, wanted)
         for why in refused:
             log.debug("capacity policy may not policy=%s %s", self._policy.name, why)
         is_free = self._acting is None or self._acting.done()
-        self.decided.append(Decided(fleet, actions, is_done=is_free and bool(actions)))
+        self._remember(Decided(fleet, actions, is_done=is_free and bool(actions)))
         if actions and is_free:
             self._acting = self._tasks.once("capacity", self._carry_out(actions), "carry out capacity")
+
+    def _remember(self, decided: Decided) -> None:
+        self.decided.append(decided)
+        self._remembered_loads += len(decided.fleet.functions)
+        while len(self.decided) > _REMEMBERED or self._remembered_loads > _REMEMBERED_LOADS:
+            self._remembered_loads -= len(self.decided.popleft().fleet.functions)
 
     def _fault(self, error: Exception) -> None:
         """A policy that faults begins anew, from what it knew at first; said once for each fault."""

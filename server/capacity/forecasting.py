@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 __all__ = ["RateForecast", "is_jump"]
@@ -14,6 +15,7 @@ _TREND = 0.12
 _DAMPING = 0.9
 _SURPRISE = 4.0  # standard deviations of a count
 _JUMP_SHARE = 0.3  # of the forecast, that a jump differs by
+_TREND_SHARE = math.sqrt(_TREND / (2 - _TREND))  # of a level's noise, in its trend
 _TREND_NOISE = 2.0  # standard deviations of the trend that chance alone gives: within it, it does not count
 _ERRORS = 0.1  # weight of a new error
 _FROZEN_S = 10.0  # nothing is foreseen beyond
@@ -46,8 +48,7 @@ class RateForecast:
     @property
     def known_trend(self) -> float:
         """The trend, as far as it is more than chance."""
-        weight = _weight(self.level)
-        noise = math.sqrt(max(self.level, 1.0)) * weight * math.sqrt(_TREND / (2 - _TREND))
+        noise = math.sqrt(max(self.level, 1.0)) * _weight(self.level) * _TREND_SHARE
         return self.trend if abs(self.trend) > _TREND_NOISE * noise else 0.0
 
     def at(self, in_s: float) -> float:
@@ -56,12 +57,21 @@ class RateForecast:
 
     def band(self, in_s: float) -> tuple[float, float]:
         """Rows/s expected then, below 0 where the trend leads there, and one standard deviation of that."""
-        ahead_s = min(in_s, _FROZEN_S)
-        grown = self.known_trend * _DAMPING * (1 - math.pow(_DAMPING, ahead_s)) / (1 - _DAMPING)
-        weight = _weight(self.level)
+        return self.bands((in_s,))[0]
+
+    def bands(self, in_s: Sequence[float]) -> list[tuple[float, float]]:
+        """`band` of each time; times ascend."""
+        trend, weight = self.known_trend, _weight(self.level)
         of_level = max(self.level, 1.0) * weight / (2 - weight)
-        of_change = weight * weight * max(0.0, self.variance - self.level) * ahead_s
-        return self.level + grown, math.sqrt(of_level + of_change)
+        of_second = weight * weight * max(0.0, self.variance - self.level)
+        found: list[tuple[float, float]] = []
+        for at_s in in_s:
+            ahead_s = min(at_s, _FROZEN_S)
+            grown = trend * _DAMPING * (1 - math.pow(_DAMPING, ahead_s)) / (1 - _DAMPING) if trend else 0.0
+            found.append((self.level + grown, math.sqrt(of_level + of_second * ahead_s)))
+            if at_s >= _FROZEN_S:
+                break
+        return found + found[-1:] * (len(in_s) - len(found))
 
     def moved_to(self, rows_per_s: float) -> RateForecast:
         """After a jump that a part of a second has shown."""

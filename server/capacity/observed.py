@@ -3,10 +3,13 @@
 A *function* of a policy is what the same variants may answer: a model version with those of its variants that
 served functions ask. An ensemble's members are functions of their own, each with the goal of the strictest
 served function that asks it. A variant on a kind of device is called `KEY@KIND`.
+
+A variant of which nothing has changed is the same object in every fleet: hundreds of fleets are remembered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +30,9 @@ from server.catalog.functions import Function, ModelVersion
 from server.catalog.latencies import Latencies
 from server.catalog.variants import base_of
 from server.observability.metrics import Metrics
-from server.placement.residency import Residency
+from server.observability.stats import FunctionStats
+from server.placement.policy import WaitingRows
+from server.placement.residency import Group, Residency
 from server.serving.dispatcher import Dispatcher
 from server.workers.pool import WorkerStatus
 
@@ -89,6 +94,8 @@ class FleetReader:
         self._late: dict[str, _Count] = {}
         self._states: dict[str, tuple[str, float]] = {}  # worker → its state, and since when
         self._models: dict[str, ModelVersion] = {}
+        self._variants_before: dict[str, Variant] = {}
+        self._files_bytes: dict[str, int] = {}  # of models that were loaded nowhere yet
         self._device_names: dict[str, str] = {}  # by kind, as the placement calls them
 
     def model(self, variant: str) -> ModelVersion | None:
@@ -108,20 +115,32 @@ class FleetReader:
                     by_name.setdefault(_function_of(model), {})[function.key] = function
         workers = self._workers(now_s)
         devices = self._devices(workers.values())
-        variants = {one.name: one for kind in devices for one in self._variants(kind, by_name)}
+        before = self._variants_before
+        found = (one for kind in devices for one in self._variants(kind, by_name))
+        variants = {one.name: before[one.name] if before.get(one.name) == one else one for one in found}
+        self._variants_before = variants
+        self._files_bytes = {key: size for key, size in self._files_bytes.items() if key in self._models}
+        demand, stats = self._dispatcher.demand(), dict(self._metrics.items())
         return Fleet(
             now_s,
-            tuple(self._load(name, functions.values()) for name, functions in sorted(by_name.items())),
+            tuple(
+                self._load(name, functions.values(), demand, stats)
+                for name, functions in sorted(by_name.items())
+            ),
             variants,
             devices,
             workers,
             tuple(self._copies(workers, variants)),
         )
 
-    def _load(self, name: str, functions: Collection[Function]) -> FunctionLoad:
+    def _load(
+        self,
+        name: str,
+        functions: Collection[Function],
+        demand: Mapping[Group, WaitingRows],
+        stats: Mapping[tuple[str, int], FunctionStats],
+    ) -> FunctionLoad:
         groups = dict.fromkeys(function.asked for function in functions)
-        demand = self._dispatcher.demand()
-        stats = dict(self._metrics.items())
         late = sum(
             stats[key].over_goal_rows for each in functions if (key := (each.name, each.version)) in stats
         )
@@ -195,15 +214,29 @@ class FleetReader:
             form = next(function.form for function in functions if model in function.asked)
             latency_s = self._latencies.of_rows(model, form)
             sizes = [rows for rows in _ROWS if rows < most] + [most]
+            device = self._device_names.get(kind, "")
+            again_s = self._residency.swap_s(model, device)
+            from_disk_s = self._residency.from_disk_s(model, device)
+            has_host_tier = kind != "cpu"
             yield Variant(
                 f"{model.key}@{kind}",
                 _function_of(model),
                 kind,
                 tuple((rows, latency_s(rows)) for rows in sizes),
-                self._residency.size_bytes(model),
-                self._residency.swap_s(model, self._device_names.get(kind, "")),
+                self._size_bytes(model),
+                max(again_s, from_disk_s) if has_host_tier else again_s,
+                again_s if has_host_tier else None,
                 accuracy=model.accuracy,
             )
+
+    def _size_bytes(self, model: ModelVersion) -> int:
+        """As its load has measured it, here or as the registry remembers it; else those of its files."""
+        measured = self._residency.size_bytes(model) or model.resident_bytes
+        if not measured and model.key not in self._files_bytes:
+            with contextlib.suppress(OSError):  # files that are gone weigh nothing, and cannot be loaded
+                sizes = [(model.directory / file.name).stat().st_size for file in model.files]
+                self._files_bytes[model.key] = sum(sizes)
+        return measured or self._files_bytes.get(model.key, 0)
 
     def _copies(self, workers: Mapping[str, Worker], variants: Mapping[str, Variant]) -> Iterable[Copy]:
         for place in self._residency.places():

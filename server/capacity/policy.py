@@ -97,6 +97,22 @@ class Variant:
         """Of one copy that has its worker for itself, in the measured batches that give most."""
         return max(rows / seconds for rows, seconds in self.profile)
 
+    @cached_property
+    def _best(self) -> dict[float, tuple[float, float]]:
+        return {}
+
+    def best_within(self, limit_s: float) -> tuple[float, float]:
+        """Rows/s of one copy in the batches that give most and take at most so long each, and their seconds;
+        in batches of one row where none is as short."""
+        if limit_s not in self._best:
+            largest = max(1, self.largest_within(limit_s))
+            sizes = (largest, *(rows for rows, _ in self.profile if rows <= largest))
+            seconds, best = max(
+                ((self.batch_s(rows), rows) for rows in sizes), key=lambda one: one[1] / one[0]
+            )
+            self._best[limit_s] = best / seconds, seconds
+        return self._best[limit_s]
+
     def batch_s(self, rows: int) -> float:
         """l̂: seconds of a batch, piecewise linear between what was measured."""
         before = self.profile[0]
@@ -198,24 +214,31 @@ class Fleet:
                 found[copy.worker].append(copy)
         return {name: tuple(copies) for name, copies in found.items()}
 
+    @cached_property
+    def _variants_of(self) -> Mapping[str, tuple[Variant, ...]]:
+        """By function, of kinds of devices that there may be; the cheapest copy first."""
+        found: dict[str, list[Variant]] = {}
+        for one in self.variants.values():
+            if one.device in self.devices:
+                found.setdefault(one.function, []).append(one)
+        return {
+            name: tuple(sorted(all_, key=lambda one: (self.copy_price_per_s(one), one.rows_per_s, one.name)))
+            for name, all_ in found.items()
+        }
+
     def choices(self, function: FunctionLoad) -> tuple[Variant, ...]:
         """The variants that may answer its rows: accurate enough, of a device kind that there may be, and
         one row within the goal; if none is, the quickest. The cheapest copy first."""
+        least = function.min_accuracy
         able = [
             one
-            for one in self.variants.values()
-            if one.function == function.name
-            and one.device in self.devices
-            and not (
-                function.min_accuracy is not None
-                and one.accuracy is not None
-                and one.accuracy < function.min_accuracy
-            )
+            for one in self._variants_of.get(function.name, ())
+            if least is None or one.accuracy is None or one.accuracy >= least
         ]
         quick = [one for one in able if one.batch_s(1) <= function.goal_s]
         if not quick and able:
             quick = [min(able, key=lambda one: (one.batch_s(1), one.name))]
-        return tuple(sorted(quick, key=lambda one: (self.copy_price_per_s(one), one.rows_per_s, one.name)))
+        return tuple(quick)
 
     def copy_price_per_s(self, variant: Variant, state: CopyState = "ready") -> float:
         """What a copy costs a second, without its worker."""

@@ -167,6 +167,7 @@ class Residency:
         self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
         self._rates = RatesOfLate()
         self._features: dict[str, int] = {}  # model key → numbers of its features, since it was loaded
+        self._from_disk_s: dict[str, dict[str, float]] = {}  # model key → kind of device → its last such load
         self._tasks = tasks or Tasks()
         self._starting = starting
         self._closed = False
@@ -297,6 +298,11 @@ class Residency:
     def swap_s(self, model: ModelVersion, device: str) -> float:
         """What loading the model on that kind of device should take."""
         return 0.0 if model.endpoint else self._core.expected_s(model.key, device)
+
+    def from_disk_s(self, model: ModelVersion, device: str) -> float:
+        """What its last load from the disk took on that kind of device, without what is done once; 0 = not
+        known. Where the host's memory keeps models, `swap_s` is that of a load from there."""
+        return self._from_disk_s.get(model.key, {}).get(device, 0.0)
 
     # ── workers that come and go ──────────────────────────────────────────────────────────────────────
 
@@ -603,6 +609,7 @@ class Residency:
         for key in self._core.take_forgotten():
             self._models.pop(key, None)
             self._features.pop(key, None)
+            self._from_disk_s.pop(key, None)
             self._rates.forget(key)
             self._moves.forget(key)
 
@@ -697,6 +704,9 @@ class Residency:
         )
         self._measured(model, size, load_s)
         self._features[model.key] = reply.features
+        if reply.read_s:
+            from_disk_s = self._from_disk_s.setdefault(model.key, {})
+            from_disk_s[place.worker.info.device_name] = reply.load_s - reply.prepare_s
         if self._profile is not None:
             await self._profile(place.worker, model, lambda: self._is_waited_for(model))
             if place.gone:

@@ -58,14 +58,15 @@ ARCHITECTURES: Mapping[str, tuple[float, float]] = {
 Rates = NDArray[numpy.float64]  # rows/s, of each second
 
 
-def variants_of(architecture: str) -> list[Variant]:
-    """On a CPU, and on a GPU for batches of up to 1, 4, 8 and 16 rows."""
+def variants_of(architecture: str, name: str = "") -> list[Variant]:
+    """On a CPU, and on a GPU for batches of up to 1, 4, 8 and 16 rows. name: of the function, if another."""
+    name = name or architecture
     gflops, parameters_gb = ARCHITECTURES[architecture]
     cpu_gb = 0.02 + parameters_gb
     found = [
         Variant(
-            f"{architecture}/cpu",
-            architecture,
+            f"{name}/cpu",
+            name,
             "cpu",
             ((1, 0.02 + 0.025 * gflops),),
             int(cpu_gb * GB),
@@ -79,8 +80,8 @@ def variants_of(architecture: str) -> list[Variant]:
         )
         found.append(
             Variant(
-                f"{architecture}/gpu-{most}",
-                architecture,
+                f"{name}/gpu-{most}",
+                name,
                 "cuda",
                 profile,
                 int(gpu_gb * GB),
@@ -116,10 +117,10 @@ def step(rng: Generator) -> Rates:
 
 def twitter(rng: Generator) -> Rates:
     """100 to 700 rows/s, 49,000 rows in 226 s."""
-    return _trace(rng, 226, 100.0, 700.0, 49_000)
+    return trace(rng, 226, 100.0, 700.0, 49_000)
 
 
-def _trace(rng: Generator, seconds: int, least: float, most: float, rows: float) -> Rates:
+def trace(rng: Generator, seconds: int, least: float, most: float, rows: float) -> Rates:
     """A day's wave, noise that remembers some seconds, spikes that fall off; then bent to the rows wanted."""
     at = numpy.arange(seconds)
     wave = 1 + 0.5 * numpy.sin(2 * math.pi * (at / seconds * rng.uniform(1.0, 2.0) + rng.uniform()))
@@ -150,7 +151,7 @@ def arrivals(rates: Rates, rng: Generator) -> list[float]:
 
 # ── fleets ───────────────────────────────────────────────────────────────────────────────────────────
 
-_DEVICES = {
+DEVICES = {
     "cpu": DeviceKind("cpu", 3, 3, join_s=25.0, price_per_gb_s=CPU_PRICE),
     "cuda": DeviceKind(
         "cuda",
@@ -193,8 +194,8 @@ def scene_of_one(load: Load, seed: int, policy: str) -> Scene:
     return Scene(
         functions={name: GOAL_S},
         variants={one.name: one for one in variants_of(name)},
-        devices=_DEVICES,
-        workers=_workers(3, 3),
+        devices=DEVICES,
+        workers=workers_of(3, 3),
         copies=[Copy(f"{name}/{variant}", "cpu-0" if variant == "cpu" else "cuda-0")],
         arrivals={name: arrivals(rates, rng)},
         until_s=float(len(rates)),
@@ -202,7 +203,7 @@ def scene_of_one(load: Load, seed: int, policy: str) -> Scene:
     )
 
 
-def _workers(cpus: int, gpus: int) -> list[Worker]:
+def workers_of(cpus: int, gpus: int) -> list[Worker]:
     return [Worker(f"cpu-{number}", "cpu") for number in range(cpus)] + [
         Worker(f"cuda-{number}", "cuda", memory_bytes=16 * GB) for number in range(gpus)
     ]
@@ -218,7 +219,7 @@ def scene_of_many(seed: int, policy: str, *, rows: int = 113_420, seconds: int =
     rng.shuffle(cold)
     names = [*_POPULAR, *cold]
     weights = numpy.array([1 / rank**1.6 for rank in range(1, len(names) + 1)])
-    rates = _trace(rng, seconds, 10.0, 1000.0, rows)
+    rates = trace(rng, seconds, 10.0, 1000.0, rows)
     variants = {one.name: one for name in names for one in variants_of(name)}
     goals_s = {name: 0.05 if name in _POPULAR else 1.5 * variants[f"{name}/cpu"].batch_s(1) for name in names}
     gpus = 7 if policy == "static" else 5
@@ -226,10 +227,10 @@ def scene_of_many(seed: int, policy: str, *, rows: int = 113_420, seconds: int =
         functions=goals_s,
         variants=variants,
         devices={
-            "cpu": replace(_DEVICES["cpu"], least=10, most=10, price_per_hour=3600 * _WORKER_GB * CPU_PRICE),
-            "cuda": replace(_DEVICES["cuda"], least=5, most=7, price_per_hour=3600 * _WORKER_GB * GPU_PRICE),
+            "cpu": replace(DEVICES["cpu"], least=10, most=10, price_per_hour=3600 * _WORKER_GB * CPU_PRICE),
+            "cuda": replace(DEVICES["cuda"], least=5, most=7, price_per_hour=3600 * _WORKER_GB * GPU_PRICE),
         },
-        workers=_workers(10, gpus),
+        workers=workers_of(10, gpus),
         copies=list(_first_copies(policy, cold, gpus)),
         arrivals={
             name: arrivals(rates * share, rng)

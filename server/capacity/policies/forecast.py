@@ -1,9 +1,9 @@
 """`forecast`: each option's next 30 seconds are simulated; the least of cost and price of late rows is done.
 
-A function's rate is forecast each second. Every 2 s, or at once when half a second brings more rows than
-chance would, these options are held against doing nothing: another variant instead of a copy, or of all; a
-copy elsewhere; up to three copies on CPUs; a copy less; a worker more, with a copy. Then, of workers: one
-less. An option is worth
+A function's rate is forecast each second. Every 2 s, functions by turns, or at once when half a second
+brings more rows than chance would, these options are held against doing nothing: another variant instead of
+a copy, or of all; a copy elsewhere; up to three copies on CPUs; a copy less; a worker more, with a copy.
+Then, of workers: one less. An option is worth
 
     cost of 30 s + 30 s · what it costs a second then + P · (late rows + what the last peak would cost again)
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from server.capacity.forecasting import RateForecast, is_jump
@@ -52,6 +52,7 @@ __all__ = ["Forecast"]
 
 _DECIDES_S = 2.0
 _SAMPLE_S = 1.0
+_TURNS = 4  # functions take turns: a quarter of them each half second
 _TIMES, _TIMES_WARM = 5, 3  # running that a saving is seen before it is done
 _SAVES = 0.03  # of an option's worth, at least
 _SAVES_ROWS, _SAVES_ROWS_SHARED = 1.0, 50.0  # and what so many late rows cost at first
@@ -67,20 +68,22 @@ _PRICE_UP, _PRICE_DOWN, _PRICE_MOST = 1.03, 0.98, 100.0
 _LATE_ROW_S = 1 / 3  # of the dearest copy's time: what a late row costs at least
 _LATE_ROW_ROWS = 30.0  # and so many rows on any copy
 _ENDLESS_S = HORIZON_S  # the goal of rows that have none: they may wait, but the queue may not grow for ever
+_NOTHING = 1e-6  # rows/s: none
 _LEAST_SHARE = 0.05  # of a worker that its other functions leave
 
 
 @dataclass
 class _Seen:
-    """What is remembered of a function. Plain values when written."""
+    """What is remembered of a function. Plain values when written; lists are replaced, never changed."""
 
     at_s: float
     arrived: int
+    decided_s: float
     forecast: RateForecast | None = None
     sampled_s: float = 0.0
     sampled: int = 0
-    peaks: list[list[float]] = field(default_factory=list)  # [since, most rows/s]
-    late: list[list[float]] = field(default_factory=list)  # [since, arrived until then, late until then]
+    peaks: Sequence[Sequence[float]] = ()  # [since, most rows/s]
+    late: Sequence[Sequence[float]] = ()  # [since, arrived until then, late until then]
     price: float = 1.0  # times the least price of a late row
     saving: int = 0  # how often running
     dear: int = 0
@@ -88,16 +91,16 @@ class _Seen:
     jumped: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "forecast": self.forecast and asdict(self.forecast)}
+        one = self.forecast
+        forecast = one and {"level": one.level, "trend": one.trend, "variance": one.variance}
+        return {**vars(self), "forecast": forecast}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> _Seen:
         forecast = plain["forecast"]
-        lists = {name: [list(one) for one in plain[name]] for name in ("peaks", "late")}
         return cls(
             **{
                 **plain,
-                **lists,
                 "forecast": forecast and RateForecast(**forecast),
                 "retiring": dict(plain["retiring"]),
             }
@@ -126,16 +129,23 @@ class Forecast:
     def decide(self, fleet: Fleet, state: State) -> Decision:
         """See the module's docstring. The state grows with the functions, not with the time."""
         known = state.get("functions", {})
-        functions = {one.name: self._seen(fleet, one, known.get(one.name)) for one in fleet.functions}
+        functions = {
+            one.name: self._seen(fleet, one, known.get(one.name), number % _TURNS)
+            for number, one in enumerate(fleet.functions)
+        }
+        asked = any(seen.jumped or _is_due(seen, fleet.now_s) for seen in functions.values())
         due = fleet.now_s - state.get("decided_s", -math.inf) >= _DECIDES_S - 1e-6
         actions: list[Action] = []
         down = dict(state.get("down", {}))
-        if due or any(seen.jumped for seen in functions.values()):
+        if asked or due:
             round_ = _Round(fleet, functions, keep_warm=self._keep_warm)
             for load in fleet.functions:
                 seen = functions[load.name]
-                if due or seen.jumped:
-                    actions += round_.about(load, seen, due=due)
+                is_due = _is_due(seen, fleet.now_s)
+                if is_due or seen.jumped:
+                    actions += round_.about(load, seen, due=is_due)
+                if is_due:
+                    seen.decided_s = fleet.now_s
             if due:
                 more, down = round_.about_workers(down, quiet=not actions)
                 actions += more
@@ -146,13 +156,14 @@ class Forecast:
         }
         return Decision(tuple(actions), remembered)
 
-    def _seen(self, fleet: Fleet, load: FunctionLoad, before: Mapping[str, Any] | None) -> _Seen:
+    def _seen(self, fleet: Fleet, load: FunctionLoad, before: Mapping[str, Any] | None, turn: int) -> _Seen:
         """The function with what has come since; `jumped` where that is more than chance."""
         now_s = fleet.now_s
         if before is None or load.arrived < before["arrived"]:  # new, or counted anew
             return _Seen(
                 now_s,
                 load.arrived,
+                now_s - turn * _DECIDES_S / _TURNS,
                 sampled_s=now_s,
                 sampled=load.arrived,
                 late=[[now_s, load.arrived, load.late]],
@@ -172,23 +183,32 @@ class Forecast:
         if seen.jumped and seen.forecast is not None and rows / for_s > seen.forecast.level:
             seen.forecast = seen.forecast.moved_to(rows / for_s)
         if seen.forecast is not None:
-            _note_peak(seen.peaks, now_s, seen.forecast.level)
-        _note_late(seen.late, now_s, load)
+            seen.peaks = _with_peak(seen.peaks, now_s, seen.forecast.level)
+        seen.late = _with_late(seen.late, now_s, load)
         seen.at_s, seen.arrived = now_s, load.arrived
         return seen
 
 
-def _note_peak(peaks: list[list[float]], now_s: float, rows_per_s: float) -> None:
+def _is_due(seen: _Seen, now_s: float) -> bool:
+    return now_s - seen.decided_s >= _DECIDES_S - 1e-6
+
+
+def _with_peak(
+    peaks: Sequence[Sequence[float]], now_s: float, rows_per_s: float
+) -> Sequence[Sequence[float]]:
     if not peaks or now_s - peaks[-1][0] >= _PEAK_BUCKET_S:
-        peaks.append([now_s, rows_per_s])
-        peaks[:] = [one for one in peaks if now_s - one[0] <= _PEAK_S]
-    peaks[-1][1] = max(peaks[-1][1], rows_per_s)
+        return [*(one for one in peaks if now_s - one[0] <= _PEAK_S), [now_s, rows_per_s]]
+    if rows_per_s > peaks[-1][1]:
+        return [*peaks[:-1], [peaks[-1][0], rows_per_s]]
+    return peaks
 
 
-def _note_late(late: list[list[float]], now_s: float, load: FunctionLoad) -> None:
+def _with_late(
+    late: Sequence[Sequence[float]], now_s: float, load: FunctionLoad
+) -> Sequence[Sequence[float]]:
     if not late or now_s - late[-1][0] >= _LATE_BUCKET_S:
-        late.append([now_s, load.arrived, load.late])
-        late[:] = [one for one in late if now_s - one[0] <= _LATE_S]
+        return [*(one for one in late if now_s - one[0] <= _LATE_S), [now_s, load.arrived, load.late]]
+    return late
 
 
 def _many_late(load: FunctionLoad, since: Sequence[float]) -> bool:
@@ -211,17 +231,29 @@ class _Round:
         self._taken: list[Action] = []
         self._standing_as_is: dict[str, tuple[Serving, ...]] = {}
         self._reasons: dict[str, str] = {}
-        self._rates: dict[tuple[str, float], tuple[float, float]] = {}
+        self._given: dict[tuple[str, str], tuple[float, float]] = {}
         self._copies = {name: self._standing(name) for name in functions}
         self._loads = {one.name: one for one in fleet.functions}
         self._busy: dict[str, dict[str, float]] = {name: {} for name in fleet.workers}
+        self._booked: dict[str, set[str]] = {}  # function → the workers whose time it takes
         for name in functions:
             self._book(name, self._staying(name))
         self._free_of_charge = not any(
             one.price_per_gb_s or one.price_per_hour for one in fleet.devices.values()
         )
         self._joining = {one.device for one in fleet.workers.values() if one.state == "joining"}
-        self._neighbours: dict[tuple[str, str], tuple[float, float]] = {}
+        self._warm = {(one.variant, one.worker): one for one in fleet.copies if one.state == "warm"}
+        self._links_free_s = {name: self._link_free_s(name) for name in fleet.workers}
+        self._free_bytes = {one.name: fleet.free_bytes(one) for one in fleet.workers.values()}
+        self._held = {name: {one.variant for one in copies} for name, copies in fleet.by_worker.items()}
+        self._of_kind: dict[str, list[Worker]] = {}
+        for worker in fleet.workers.values():
+            self._of_kind.setdefault(worker.device, []).append(worker)
+
+    def _link_free_s(self, worker: str) -> float:
+        """Until what loads there is ready."""
+        loading = (one for one in self._fleet.by_worker[worker] if one.state == "loading")
+        return max((one.ready_s - self._fleet.now_s for one in loading), default=0.0)
 
     def _standing(self, function: str) -> dict[tuple[str, str], Copy]:
         """Its copies that answer or will, by their place; those that leave when another is ready are not."""
@@ -244,12 +276,13 @@ class _Round:
 
     def _book(self, function: str, places: Iterable[tuple[str, str]]) -> None:
         """Its rows' share of the time of the workers on which it will stay, for its neighbours to see."""
-        for shares in self._busy.values():
-            shares.pop(function, None)
+        for worker in self._booked.get(function, ()):
+            self._busy[worker].pop(function, None)
+        self._booked[function] = {worker for _, worker in places}
         forecast, goal_s = self._functions[function].forecast, self._loads[function].goal_s
-        gives = {place: self._rate(self._fleet.variants[place[0]], goal_s)[0] for place in places}
-        for _, worker in gives:
-            share = (forecast.level if forecast else 0.0) / sum(gives.values())
+        gives = sum(_rate(self._fleet.variants[variant], goal_s)[0] for variant, _ in places)
+        for _, worker in sorted(places):
+            share = (forecast.level if forecast else 0.0) / gives
             self._busy[worker][function] = self._busy[worker].get(function, 0.0) + share
 
     def _staying(self, function: str) -> set[tuple[str, str]]:
@@ -267,7 +300,7 @@ class _Round:
             if isinstance(action, Drop):
                 places.discard((action.variant, action.worker))
         self._book(function, places)
-        self._neighbours.clear()
+        self._given.clear()
         self._standing_as_is.clear()
 
     # ── what a copy gives and costs ──────────────────────────────────────────────────────────────────
@@ -281,40 +314,29 @@ class _Round:
         until_s: float = math.inf,
     ) -> Serving:
         """On that worker, beside the others there; None: on a worker that comes for it."""
-        rows_per_s, batch_s = self._rate(variant, goal_s)
-        if worker is not None:
-            taken, longest_s = self._beside(variant.function, worker.name)
-            rows_per_s *= max(_LEAST_SHARE, 1 - taken)
-            batch_s += min(1.0, taken) * longest_s
+        if worker is None:
+            rows_per_s, batch_s = _rate(variant, goal_s)
+        else:
+            key = (variant.name, worker.name)
+            if key not in self._given:
+                self._given[key] = self._beside(variant, worker.name, goal_s)
+            rows_per_s, batch_s = self._given[key]
         return Serving(rows_per_s, batch_s, self._price(variant), from_s, until_s)
 
-    def _rate(self, variant: Variant, goal_s: float) -> tuple[float, float]:
-        """Rows/s of a copy alone, and seconds of the batches that give them: two must fit into the goal."""
-        key = (variant.name, goal_s)
-        if key not in self._rates:
-            largest = max(1, variant.largest_within(min(goal_s, _ENDLESS_S) / 2))
-            best = max(
-                (largest, *(rows for rows, _ in variant.profile if rows <= largest)),
-                key=lambda rows: rows / variant.batch_s(rows),
-            )
-            self._rates[key] = (best / variant.batch_s(best), variant.batch_s(best))
-        return self._rates[key]
-
-    def _beside(self, function: str, worker: str) -> tuple[float, float]:
-        """What the other functions take of the worker's time, and seconds of their longest batch there."""
-        key = (function, worker)
-        if key not in self._neighbours:
-            taken, longest_s = 0.0, 0.0
-            for name, share in self._busy[worker].items():
-                if name == function:
-                    continue
-                taken += share
-                for variant, where in self._copies[name]:
-                    if where == worker:
-                        goal_s = self._loads[name].goal_s
-                        longest_s = max(longest_s, self._rate(self._fleet.variants[variant], goal_s)[1])
-            self._neighbours[key] = (taken, longest_s)
-        return self._neighbours[key]
+    def _beside(self, variant: Variant, worker: str, goal_s: float) -> tuple[float, float]:
+        """What a copy gives beside others there, and seconds of a batch with what it waits for of theirs."""
+        rows_per_s, batch_s = _rate(variant, goal_s)
+        taken, longest_s = 0.0, 0.0
+        for name, share in self._busy[worker].items():
+            if name == variant.function:
+                continue
+            taken += share
+            for other, where in self._copies[name]:
+                if where == worker:
+                    longest_s = max(
+                        longest_s, _rate(self._fleet.variants[other], self._loads[name].goal_s)[1]
+                    )
+        return rows_per_s * max(_LEAST_SHARE, 1 - taken), batch_s + min(1.0, taken) * longest_s
 
     def _price(self, variant: Variant) -> float:
         return self._fleet.copy_price_per_s(variant)
@@ -326,15 +348,10 @@ class _Round:
     def _load_s(self, variant: Variant, worker: Worker) -> float:
         """Until it is ready there, after what loads there already."""
         takes_s = variant.load_s
-        ahead_s = 0.0
-        for copy in self._fleet.copies:
-            if copy.worker != worker.name:
-                continue
-            if copy.state == "warm" and copy.variant == variant.name and variant.warm_load_s is not None:
-                takes_s = variant.warm_load_s + max(0.0, copy.ready_s - self._fleet.now_s)
-            elif copy.state == "loading":
-                ahead_s = max(ahead_s, copy.ready_s - self._fleet.now_s)
-        return takes_s + ahead_s
+        warm = self._warm.get((variant.name, worker.name))
+        if warm is not None and variant.warm_load_s is not None:
+            takes_s = variant.warm_load_s + max(0.0, warm.ready_s - self._fleet.now_s)
+        return takes_s + self._links_free_s[worker.name]
 
     def _late_row_price(self, choices: Sequence[Variant], seen: _Seen) -> float:
         prices = [(one, self._price(one) + self._worker_price(one.device)) for one in choices]
@@ -353,14 +370,16 @@ class _Round:
         if seen.forecast is None or not choices:
             return []
         copies = self._copies[load.name]
-        if not copies and not load.waiting and seen.forecast.level < 1e-6:
+        if not copies and not load.waiting and seen.forecast.level < _NOTHING:
             return []
         if due:
             self._follow_late_rows(load, seen)
+        peak = max(one[1] for one in seen.peaks)
+        if not load.waiting and peak < _NOTHING and [name for name, _ in copies] == [choices[0].name]:
+            return []  # nothing comes, and less cannot be had
         goal_s = min(load.goal_s, _ENDLESS_S)
         late_price = self._late_row_price(choices, seen)
         ahead = rates_ahead(seen.forecast)
-        peak = max(one[1] for one in seen.peaks)
         worth = _Worth(ahead, load.waiting, goal_s, late_price, peak)
         nothing = _Option((), self._as_is(load))
         found = worth.of(nothing, self._reload_s(load, choices))
@@ -388,14 +407,14 @@ class _Round:
         if any(one.state == "loading" for one in copies.values()):
             return []
         running = [self._fleet.variants[name] for name, _ in copies]
-        gives = sum(self._rate(one, load.goal_s)[0] for one in running)
+        gives = sum(_rate(one, load.goal_s)[0] for one in running)
         peak = max(one[1] for one in seen.peaks)
         able = [one for one in choices if one.device != "cpu" and one.warm_load_s is not None]
         if any(one.device != "cpu" for one in running):
             most = max(one.rows_per_s for one in running)
             wanted = next((one for one in able if one.rows_per_s > most), None)
         elif peak > gives:
-            enough = [one for one in able if self._rate(one, load.goal_s)[0] >= peak]
+            enough = [one for one in able if _rate(one, load.goal_s)[0] >= peak]
             wanted = next(iter(enough or able[-1:]), None)
         else:
             wanted = None
@@ -553,7 +572,7 @@ class _Round:
     def _changes(self, load: FunctionLoad, choices: Sequence[Variant], *, spends: bool) -> Iterable[_Option]:
         """Another variant instead of all copies, or of one; copies on CPUs instead of others."""
         copies = self._copies[load.name]
-        groups = [tuple(copies)] if len(copies) < 2 else [tuple(copies), *((place,) for place in copies)]
+        groups = [tuple(copies)] if len(copies) < 2 else [tuple(copies), *self._ones(load)]
         for group in groups:
             if not group:
                 continue
@@ -609,35 +628,47 @@ class _Round:
     def _removals(self, load: FunctionLoad) -> Iterable[_Option]:
         """One copy less; where there are more, one copy that is ready is left alone."""
         copies = self._copies[load.name]
-        groups: list[tuple[tuple[str, str], ...]] = [(place,) for place in copies] if len(copies) > 1 else []
+        groups = list(self._ones(load)) if len(copies) > 1 else []
         if len(copies) > 2:
-            groups += [tuple(one for one in copies if one != kept) for kept in copies]
+            groups += [tuple(one for one in copies if one != kept) for (kept,) in self._ones(load, most=True)]
         for group in groups:
             rest = self._without(load, frozenset(group))
             why = self._why(load)
             yield _Option(tuple(Drop(*place, reason=why) for place in group), rest)
 
+    def _ones(self, load: FunctionLoad, *, most: bool = False) -> Iterable[tuple[tuple[str, str], ...]]:
+        """Of each variant that runs one copy, the one that gives least, or most: the others are no better."""
+        found: dict[str, tuple[float, tuple[str, str]]] = {}
+        for place in self._copies[load.name]:
+            variant, worker = place
+            serving = self._serving(self._fleet.variants[variant], self._fleet.workers[worker], load.goal_s)
+            gives = -serving.rows_per_s if most else serving.rows_per_s
+            if variant not in found or gives < found[variant][0]:
+                found[variant] = gives, place
+        return [(place,) for _, place in found.values()]
+
     def _places(self, variant: Variant, without: set[str]) -> list[Worker]:
         """Where a copy may go: host memory that holds it first, then the quietest."""
-        warm = {
-            one.worker for one in self._fleet.copies if one.variant == variant.name and one.state == "warm"
-        }
         able = [
             one
-            for one in self._fleet.workers.values()
+            for one in self._of_kind.get(variant.device, ())
             if one.name not in without and self._fits(variant, one)
         ]
         return sorted(
             able,
-            key=lambda one: (one.name not in warm, round(sum(self._busy[one.name].values()), 3), one.name),
+            key=lambda one: (
+                (variant.name, one.name) not in self._warm,
+                round(sum(self._busy[one.name].values()), 3),
+                one.name,
+            ),
         )
 
     def _fits(self, variant: Variant, worker: Worker) -> bool:
         return (
             worker.device == variant.device
             and worker.state == "ready"
-            and self._fleet.free_bytes(worker) >= variant.size_bytes
-            and all(one.variant != variant.name for one in self._fleet.by_worker[worker.name])
+            and self._free_bytes[worker.name] >= variant.size_bytes
+            and variant.name not in self._held[worker.name]
         )
 
     def _why(self, load: FunctionLoad) -> str:
@@ -671,23 +702,17 @@ class _Round:
     def _saved_without(self, worker: Worker) -> float:
         """What ending it is worth, over 60 s and 3 % of what it is held against; 0 = it is needed."""
         fleet, kind = self._fleet, self._fleet.devices[worker.device]
-        there = [
-            one for one in fleet.workers.values() if one.device == worker.device and one.state == "ready"
-        ]
-        if (
-            worker.state != "ready"
-            or worker.blocked
-            or len(there) <= kind.least
-            or worker.device in self._joining
-        ):
+        ready = sum(one.state == "ready" for one in self._of_kind[worker.device])
+        if worker.state != "ready" or worker.blocked or ready <= kind.least or worker.device in self._joining:
             return 0.0
         if any(one.state == "loading" for one in fleet.by_worker[worker.name]):
             return 0.0
         saved = 2 * HORIZON_S * self._worker_price(worker.device)
         held = saved
-        for function, copies in self._copies.items():
+        there = (fleet.variants[one.variant].function for one in fleet.by_worker[worker.name])
+        for function in dict.fromkeys(name for name in there if name in self._loads):
+            copies, load, seen = self._copies[function], self._loads[function], self._functions[function]
             leaving = frozenset(place for place in copies if place[1] == worker.name)
-            load, seen = self._loads[function], self._functions[function]
             if not leaving:
                 continue
             rest = [one for place, one in copies.items() if place not in leaving | self._retiring(function)]
@@ -725,6 +750,11 @@ class _Round:
             )
             for one in rest
         )
+
+
+def _rate(variant: Variant, goal_s: float) -> tuple[float, float]:
+    """Rows/s of a copy alone, and seconds of the batches that give them: two must fit into the goal."""
+    return variant.best_within(min(goal_s, _ENDLESS_S) / 2)
 
 
 @dataclass(frozen=True)

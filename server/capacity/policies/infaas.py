@@ -1,13 +1,15 @@
 """`infaas`: INFaaS's rules, and `replicate`, the same without upgrades.
 
 Every 2 s. A function's load is held against what its copies give by their profiles, each as if it had its
-device for itself. Within 5 % of that: the cheaper of one more copy and another variant, an upgrade where the
-copies would cost more than 1.5 times what the upgrade adds. Down: where the load would fit, 10 times running
-for CPUs and 20 times for others. A worker more where all of a kind are busy for over 80 % of their time, or
-all of them are contended; what shares a contended device is copied to a quieter one.
+device for itself. Within 5 % of that: copies of a CPU's variant, at most two in all, or an upgrade where
+that is too few or their loads take over 1.5 times the upgrade's. A GPU's variant is upgraded to larger
+batches, and copied where there are none. Down: where the load would fit, 10 times running for CPUs and 20
+times for others. A worker more where all of a kind are busy for over 80 % of their time, or all of them are
+contended; what shares a contended device is copied to a quieter one.
 
-Sources: INFaaS (Romero et al.), section 5, Algorithm 2, and the thresholds of section 6. The price of an
-upgrade beside that of a copy is its public code's.
+Sources: INFaaS (Romero et al.), section 5, Algorithm 2, and the thresholds of section 6. The paper calls the
+cost of either way "a function of model load latency, resource consumption, and hardware cost" and says no
+more; its public code (`InfaasScaler` in stanford-mast/INFaaS) has the loads' time, 1.5 times, and two copies.
 """
 
 from __future__ import annotations
@@ -39,19 +41,31 @@ __all__ = ["Infaas"]
 
 _BUSY = 0.80  # of a worker's time: more is overload
 _SLACK = 0.05  # of what the copies give: kept for spikes
-_DEARER = 1.5  # times what an upgrade adds: copies that cost more are not made
+_LONGER = 1.5  # times the upgrade's load: copies that take longer are not made
+_MOST_CPU_COPIES = 2
 _CPU_TIMES, _OTHER_TIMES = 10, 20  # decisions running that a saving must stand
 _LATE = 0.05  # of a function's rows: its latency is above its profile
 
 
 class Infaas:
-    """See the module's docstring. keep_warm: the variant that an upgrade would take lies in host memory."""
+    """See the module's docstring. keep_warm: the variant that an upgrade would take lies in host memory.
+
+    most_cpu_copies: of one function; without upgrades there is no bound.
+    """
 
     every_s = 2.0
 
-    def __init__(self, name: str = "infaas", *, upgrades: bool = True, keep_warm: bool = False) -> None:
+    def __init__(
+        self,
+        name: str = "infaas",
+        *,
+        upgrades: bool = True,
+        keep_warm: bool = False,
+        most_cpu_copies: int = _MOST_CPU_COPIES,
+    ) -> None:
         self.name = name
         self._upgrades = upgrades
+        self._most_cpu_copies = most_cpu_copies
         self._keep_warm = keep_warm
 
     def decide(self, fleet: Fleet, state: State) -> Decision:
@@ -101,20 +115,30 @@ class Infaas:
         why = f"{seen.rows_per_s:.0f} rows/s, {gives:.0f} can be had"
         copied = self._copied(fleet, seen, copies, choices, needed - gives)
         upgraded = self._upgraded(fleet, copies, choices, needed) if self._upgrades else None
-        if upgraded is None:
+        if upgraded is None or self._rather_copies(copies, copied, upgraded[0], needed - gives):
             return [Replicate(variant.name, worker.name, reason=why) for variant, worker in copied]
         variant, worker = upgraded
-        adds = fleet.copy_price_per_s(variant) - sum(
-            fleet.copy_price_per_s(fleet.variants[one.variant]) for one in copies
-        )
-        costs = sum(fleet.copy_price_per_s(one) for one, _ in copied)
-        enough = sum(one.rows_per_s for one, _ in copied) >= needed - gives
-        if copied and enough and costs <= _DEARER * max(0.0, adds):
-            return [Replicate(one.name, where.name, reason=why) for one, where in copied]
         if not copies:
             return [Replicate(variant.name, worker.name, reason=why)]
         places = tuple((one.variant, one.worker) for one in copies)
         return [Upgrade(variant.name, worker.name, places, reason=why)]
+
+    def _rather_copies(
+        self,
+        copies: Sequence[Copy],
+        copied: Sequence[tuple[Variant, Worker]],
+        upgraded: Variant,
+        missing: float,
+    ) -> bool:
+        """Whether copies come before the upgrade: on CPUs, if so few suffice and load as quickly."""
+        if not copied or copied[0][0].device != "cpu":
+            return False
+        loads_s = sum(one.load_s for one, _ in copied)
+        return (
+            len(copies) + len(copied) <= self._most_cpu_copies
+            and sum(one.rows_per_s for one, _ in copied) >= missing
+            and loads_s <= _LONGER * upgraded.load_s
+        )
 
     def _copied(
         self, fleet: Fleet, seen: _Seen, copies: list[Copy], choices: Sequence[Variant], missing: float
@@ -185,7 +209,7 @@ class Infaas:
                 places = _quietest(fleet, cheaper, without=set())
             costs = wanted * fleet.copy_price_per_s(cheaper)
             if (
-                wanted <= (len(places) if cheaper.device == "cpu" else 1)
+                wanted <= (min(len(places), self._most_cpu_copies) if cheaper.device == "cpu" else 1)
                 and places
                 and costs < fleet.copy_price_per_s(variant)
             ):
