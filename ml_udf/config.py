@@ -46,6 +46,7 @@ SETTINGS = (
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _WHOLE = {"batch_rows", "max_in_flight"}
+_BATCH_ROWS, _MAX_IN_FLIGHT = 256, 4
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -67,8 +68,8 @@ class Options:
     min_accuracy: float | None = None
     min_agreement: float | None = None
     on_error: Literal["error", "null"] = "error"
-    batch_rows: int = 256
-    max_in_flight: int = 4
+    batch_rows: int = _BATCH_ROWS
+    max_in_flight: int = _MAX_IN_FLIGHT
     timeout_ms: float = 60_000
     row_class: Literal["interactive", "bulk"] = "bulk"
     context: str | None = field(default=None, repr=False)
@@ -81,6 +82,15 @@ class Options:
                 _check(_BY_NAME[item.name], value)
             elif item.default is not None:
                 raise BadOption(f"{item.name} has no value")
+
+    def of_kept_rows(self) -> Options:
+        """The same for rows that the server has answered before: as many under way, in half the requests.
+
+        These need no worker, and a request is half of what they cost. Numbers that somebody chose stay.
+        """
+        if (self.batch_rows, self.max_in_flight) != (_BATCH_ROWS, _MAX_IN_FLIGHT):
+            return self
+        return replace(self, batch_rows=2 * _BATCH_ROWS, max_in_flight=_MAX_IN_FLIGHT // 2)
 
     def overridden(self, texts: Mapping[str, str]) -> Options:
         """These options, with settings as a database stores them (text) in their place.

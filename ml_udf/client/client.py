@@ -121,8 +121,7 @@ class Client:
 
         Raises the errors of `ml_udf.errors`.
         """
-        known = self._known.functions
-        if version is not None and (info := known.get((function, version, input_name, output_name))):
+        if (info := self._seen(function, version, input_name, output_name)) is not None:
             return info
         server = self._server_info(timeout_s)
         path = f"/v2/models/{quote(function, safe='')}"
@@ -135,6 +134,7 @@ class Client:
             input_name=input_name,
             output_name=output_name,
         )
+        known = self._known.functions
         if len(known) >= _MAX_KNOWN:
             known.clear()
         known[(function, info.version, input_name, output_name)] = info
@@ -151,6 +151,8 @@ class Client:
         on_wait: Callable[[], None] | None = None,
     ) -> FunctionInfo:
         """`describe`, tried again where that is safe, inside the deadline, and cancellable by `on_wait`."""
+        if (info := self._seen(function, version, input_name, output_name)) is not None:
+            return info
         end_s = time.monotonic() + DESCRIBE_TIMEOUT_S
         if deadline_s is not None:
             end_s = min(end_s, deadline_s)
@@ -321,6 +323,14 @@ class Client:
         """Let go of threads, connections and models."""
         self._request_pool.close()
         self._transport.close()
+
+    def _seen(
+        self, function: str, version: str | None, input_name: str | None, output_name: str | None
+    ) -> FunctionInfo | None:
+        """A version that was described before; the current one is none of them: it is asked anew."""
+        if version is None:
+            return None
+        return self._known.functions.get((function, version, input_name, output_name))
 
     def _list(self, what: str, timeout_s: float) -> list[dict[str, Any]]:
         if self._server_info(timeout_s).ours:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ml_udf.client.column import Value
 from ml_udf.client.exchange import AnswerDetail
 from ml_udf.errors import MlUdfError
 
-__all__ = ["MEMO_BYTES", "Memo", "Outcome", "memo_key", "memo_keys"]
+__all__ = ["MEMO_BYTES", "Memo", "Outcome", "memo_key", "memo_keys", "outcomes_of"]
 
 MEMO_BYTES = 32 << 20
 _ENTRY_BYTES = 200  # of a dictionary's slot, an answer and its confidence
@@ -40,6 +41,11 @@ class Outcome(NamedTuple):
     confidence: float | None = None
     error: MlUdfError | None = None
     detail: AnswerDetail | None = None  # how it was answered, where that was asked for
+
+
+def outcomes_of(*columns: Sequence[Any]) -> Iterator[Outcome]:
+    """An outcome a row, of columns in the order of its fields; without the frame that a call of it takes."""
+    return map(partial(tuple.__new__, Outcome), zip(*columns, strict=True))
 
 
 class Memo:
@@ -65,11 +71,20 @@ class Memo:
         answer = self._young.get(key)
         if answer is None and (answer := self._old.pop(key, None)) is not None:
             self._young[key] = answer
-            self._young_bytes += _nbytes({key: answer})
+            self._young_bytes += _Told({key: answer}).nbytes
         return answer
 
     def learn(self, fresh: Mapping[Hashable, Outcome]) -> None:
         """Remember the answers of a call. Their errors lose their tracebacks."""
+        if not fresh:
+            return
+        told = _Told(fresh)
+        for error in told.faults:
+            _forget_frames(error)
+        if self._young_bytes + told.nbytes < self._limit_bytes // 2:
+            self._young.update(fresh)
+            self._young_bytes += told.nbytes
+            return
         may_forget = True  # once in a call: twice would forget its own answers
         rest = iter(fresh.items())
         while some := dict(islice(rest, _AT_A_TIME)):
@@ -77,10 +92,7 @@ class Memo:
                 self._old, self._young, self._young_bytes = self._young, {}, 0
                 may_forget = False
             self._young.update(some)
-            self._young_bytes += _nbytes(some)
-            for answer in some.values():
-                if answer.error is not None:
-                    _forget_frames(answer.error)
+            self._young_bytes += _Told(some).nbytes
 
     def has_any(self, keys: Iterable[Hashable]) -> bool:
         """Whether any of these inputs was answered, and is not forgotten."""
@@ -116,20 +128,39 @@ def _hashed(raw: bytes) -> tuple[int, bytes]:
     return len(raw), hashlib.blake2b(raw, digest_size=16).digest()
 
 
-def _nbytes(answers: Mapping[Hashable, Outcome]) -> int:
-    """About what entries take. An error that several share counts for each: then less is remembered."""
-    values, _, errors, details = zip(*answers.values(), strict=True)
-    numbers = sum(len(key) for key in answers if isinstance(key, tuple))
-    numbers += sum(len(value) for value in values if isinstance(value, list))  # an array holds its own
-    numbers += _DETAIL_NUMBERS * (len(details) - details.count(None))
-    faults = [error for error in errors if error is not None]
-    return (
-        _ENTRY_BYTES * len(answers)
-        + sum(map(sys.getsizeof, answers))
-        + sum(map(sys.getsizeof, values))
-        + _NUMBER_BYTES * numbers
-        + sum(_ERROR_BYTES + sys.getsizeof(error.message) for error in faults)
-    )
+class _Told:
+    """Answers of which there is one at least, looked at together. faults: their errors.
+
+    nbytes: about what they take. An error that several share counts for each: then less is remembered.
+    """
+
+    __slots__ = ("faults", "nbytes")
+
+    def __init__(self, answers: Mapping[Hashable, Outcome]) -> None:
+        values, _, errors, details = zip(*answers.values(), strict=True)
+        rows = len(answers)
+        numbers = _DETAIL_NUMBERS * (rows - details.count(None))
+        if tuple in set(map(type, answers)):
+            numbers += sum(len(key) for key in answers if isinstance(key, tuple))
+        if list in set(map(type, values)):  # an array holds its own
+            numbers += sum(len(value) for value in values if isinstance(value, list))
+        self.faults: list[MlUdfError] = []
+        if errors.count(None) < rows:
+            self.faults = [error for error in errors if error is not None]
+        self.nbytes = (
+            _ENTRY_BYTES * rows
+            + _sizes(answers)
+            + _sizes(values)
+            + _NUMBER_BYTES * numbers
+            + sum(_ERROR_BYTES + sys.getsizeof(error.message) for error in self.faults)
+        )
+
+
+def _sizes(values: Collection[Any]) -> int:
+    """Of all together, in bytes; of texts at half the time."""
+    if set(map(type, values)) == {str}:
+        return sum(map(str.__sizeof__, values))
+    return sum(map(sys.getsizeof, values))
 
 
 def _forget_frames(error: BaseException) -> None:

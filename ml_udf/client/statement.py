@@ -19,7 +19,7 @@ from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.memo import Memo, Outcome, memo_key, memo_keys
+from ml_udf.client.memo import Memo, Outcome, memo_key, memo_keys, outcomes_of
 from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import Prediction, short
 from ml_udf.client.request_pool import WAIT_SLICE_S
@@ -64,6 +64,7 @@ class Statement:
         self._client = client
         self._deadline_s = deadline_s
         self._down: MlUdfError | None = None
+        self._is_kept = False  # whether the server had answered all that was asked last before
         self._memo = Memo()
         self._claims: dict[Hashable, threading.Event] = {}  # what a thread is asking for; set when it is done
         self._begun: list[tuple[dict[Hashable, int], PendingCall]] = []  # keys → rows of what was begun with
@@ -148,7 +149,7 @@ class Statement:
             pending = self._client.begin(
                 self.binding.function,
                 list(unknown.values()),
-                replace(self.options, on_error="null"),
+                replace(self._options_now(), on_error="null"),
                 version=self._pinned_version(on_wait),
                 input_name=self.binding.input_name,
                 output_name=self.binding.output_name,
@@ -279,7 +280,7 @@ class Statement:
         prediction = self._client.predict(
             self.binding.function,
             list(unknown.values()),
-            replace(self.options, on_error="error" if raise_faults else "null"),
+            replace(self._options_now(), on_error="error" if raise_faults else "null"),
             version=version,
             input_name=self.binding.input_name,
             output_name=self.binding.output_name,
@@ -289,13 +290,18 @@ class Statement:
         )
         return self._learnt(unknown, prediction)
 
+    def _options_now(self) -> Options:
+        return self.options.of_kept_rows() if self._is_kept else self.options
+
     def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Outcome]:
         told = (prediction.values, prediction.confidences, prediction.errors, prediction.details)
-        fresh = dict(zip(keys, map(Outcome._make, zip(*told, strict=True)), strict=True))
+        fresh = dict(zip(keys, outcomes_of(*told), strict=True))
         with self._lock:
             self.stats.add_asking(prediction.stats)
+            self._is_kept = 0 < prediction.stats.distinct <= prediction.stats.cached
             self._memo.learn(fresh)  # faults too: equal inputs of a statement have one answer
-            self._note_down(fresh.values())
+            if prediction.stats.failed_rows:
+                self._note_down(fresh.values())
         return fresh
 
     def _collected(
