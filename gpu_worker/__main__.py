@@ -72,6 +72,18 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         help="folder that it keeps weights in as they lie in memory; none without it",
     )
     add(
+        "--fetched",
+        default=_DEFAULTS.fetched,
+        metavar="DIR",
+        help="folder that models are fetched into from a server whose files it does not see",
+    )
+    add(
+        "--fetched-bytes",
+        type=int,
+        default=_DEFAULTS.fetched_bytes,
+        help="of that folder; 0 = what its disk takes",
+    )
+    add(
         "--precision",
         default=_DEFAULTS.precision,
         choices=("auto", "float32"),
@@ -109,6 +121,8 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         resident_models=flags.resident_models,
         host_bytes=flags.host_bytes,
         prepared=flags.prepared,
+        fetched=flags.fetched,
+        fetched_bytes=flags.fetched_bytes,
         precision=flags.precision,
         cuda_graphs=flags.cuda_graphs,
         jpeg_on_device=flags.jpeg_on_device,

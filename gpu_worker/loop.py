@@ -4,6 +4,7 @@
                      ├─ Crop ─────────→ engine.crop  → decode threads ─────────────────┤
                      ├─ Load, Read, … → a thread for each model under way (orders.py) ─┼─→ sender → socket
                      ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
+                     ├─ FilePiece ────→ the load that wants it (wire/pieces.py)        │
                      ├─ Cancel, Ping, … ───────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
 
@@ -22,17 +23,19 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict
 
-from gpu_worker.engine import Engine
-from gpu_worker.errors import DeviceLost, NoRoom, WorkerError
+from gpu_worker.engine import Engine, LoadReport
+from gpu_worker.errors import DeviceLost, ModelUnusable, NoRoom, WorkerError
+from gpu_worker.model_files.fetched import Fetched, FetchedModels
 from gpu_worker.orders import Orders
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crops import Cropping
 from gpu_worker.train.trainer import Trainer
 from gpu_worker.wire.frames import receive
+from gpu_worker.wire.pieces import Pieces
 from gpu_worker.wire.protocol import (
     Answer,
     Cancel,
@@ -42,6 +45,7 @@ from gpu_worker.wire.protocol import (
     EndTraining,
     Evaluate,
     Failed,
+    FilePiece,
     ForgetTrial,
     FrameError,
     Infer,
@@ -87,6 +91,9 @@ class Loop:
         self._batches_changed = threading.Condition()
         self._replies = Replies(connection, self._forget)
         self._orders = Orders(self._carry_out, self._fail)
+        self._pieces = Pieces(self._replies.put)
+        fetched, most_bytes = engine.settings.fetched, engine.settings.fetched_bytes
+        self._fetched = FetchedModels(fetched, most_bytes) if fetched else None
         self._trainer = Trainer(engine.settings, engine.device.computes_on, self._replies.put)
         device = engine.device
         self._most_pending = max(_MOST_PENDING, device.threads if device.is_remote else 0)
@@ -110,6 +117,7 @@ class Loop:
             if not self._draining:
                 self._abandon()
             self._trainer.close()
+            self._pieces.close()  # nobody reads any more what would come
             self._orders.join()
             self._wait_for_batches()
             self._replies.close()
@@ -141,6 +149,8 @@ class Loop:
             self._accept_crop(message)
         elif isinstance(message, Load | Read | Unload):
             self._orders.put(message)
+        elif isinstance(message, FilePiece):
+            self._pieces.came(message)
         elif isinstance(message, Cancel):
             with self._batches_changed:
                 batch = self._batches.get(message.target)
@@ -276,18 +286,10 @@ class Loop:
         """In a thread of the order's own."""
         try:
             if isinstance(message, Load):
-                report = self._engine.load(message.model, message.directory, is_cancelled)
-                reply: Message = Loaded(
-                    message.id,
-                    report.resident_bytes,
-                    report.load_s,
-                    report.features_width,
-                    precision=report.precision,
-                    again_s=report.again_s,
-                    **asdict(report.times),
-                )
+                reply: Message = self._load(message, is_cancelled)
             elif isinstance(message, Read):
-                self._engine.read(message.model, message.directory, is_cancelled)
+                with self._files(message, is_cancelled) as files:
+                    self._engine.read(message.model, files.directory, is_cancelled)
                 reply = Done(message.id)
             else:
                 self._engine.unload(message.model)
@@ -296,6 +298,30 @@ class Loop:
             self._fail(message.id, exc)
         else:
             self._replies.put(reply)
+
+    def _load(self, message: Load, is_cancelled: Callable[[], bool]) -> Loaded:
+        with self._files(message, is_cancelled) as files:
+            try:
+                report = self._engine.load(message.model, files.directory, is_cancelled)
+            except ModelUnusable:
+                if self._fetched is None or files.nbytes:
+                    raise
+                # It came whole long ago: what lies here may have been damaged since.
+                self._fetched.forget(message.directory)
+            else:
+                return _loaded(message, report, files)
+        with self._files(message, is_cancelled) as files:
+            return _loaded(message, self._engine.load(message.model, files.directory, is_cancelled), files)
+
+    @contextlib.contextmanager
+    def _files(self, message: Load | Read, is_cancelled: Callable[[], bool]) -> Iterator[Fetched]:
+        """Where they are while it is entered."""
+        if self._fetched is None:
+            yield Fetched(message.directory, 0.0, 0)
+            return
+        ask = functools.partial(self._pieces.ask, message.id)
+        with self._fetched.lent(message.directory, ask, is_cancelled) as files:
+            yield files
 
     def _lose(self, exc: DeviceLost) -> None:
         """The other side sees the end at once, whatever hangs here."""
@@ -315,3 +341,17 @@ class Loop:
             _log.error("request %s failed", request_id, exc_info=exc)
             reason = f"{type(exc).__name__}: {exc}"
             self._replies.put(Failed(request_id, "internal", reason, work_s, stay_s))
+
+
+def _loaded(message: Load, report: LoadReport, files: Fetched) -> Loaded:
+    return Loaded(
+        message.id,
+        report.resident_bytes,
+        report.load_s + files.took_s,
+        report.features_width,
+        precision=report.precision,
+        # The next load fetches nothing.
+        again_s=report.again_s or (report.load_s if files.nbytes else 0.0),
+        fetch_s=files.took_s,
+        **asdict(report.times),
+    )

@@ -191,6 +191,10 @@ def _check(settings: Settings) -> None:
         raise SettingsError(f"--pool must be local or ray, not {settings.pool!r}")
     if settings.ray_address and settings.pool != "ray":
         raise SettingsError("--ray-address is of --pool ray; give both")
+    if settings.shared_folder and settings.pool != "ray":
+        raise SettingsError("--shared-folder is of --pool ray; give both")
+    if not settings.node_folder.startswith(("/", "~/")):
+        raise SettingsError(f"--node-folder must begin with / or ~/, not {settings.node_folder!r}")
     if settings.max_feedback_labels < settings.max_rows:
         raise SettingsError(
             f"--max-feedback-labels {settings.max_feedback_labels} is less than one request may bring, "

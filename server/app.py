@@ -157,10 +157,11 @@ from server.training.variants.orders import VariantOrders
 from server.version import VERSION
 from server.workers.devices import count_cuda_devices, worker_devices
 from server.workers.driver_link import ClusterError
+from server.workers.file_rows import FileRows
 from server.workers.local import LocalPool
 from server.workers.nodes import Node, devices_of_cluster
 from server.workers.pool import ElasticPool, Worker
-from server.workers.ray import RayPool, driver_command, first_look, ray_timing
+from server.workers.ray import NodeFiles, RayPool, driver_command, first_look, ray_timing
 from server.workers.supervised_pool import Timing
 
 __all__ = ["App", "create_app"]
@@ -840,6 +841,11 @@ def _pool(
         supervisor.tasks(),
         cluster_environment,
         [name.strip() for name in settings.worker_env.split(",") if name.strip()],
+        files=NodeFiles(
+            functools.partial(_sees_home, settings),
+            functools.partial(_sees_media, settings),
+            FileRows(_media_roots(settings), settings.max_input_bytes),
+        ),
         link_tasks=supervisor.tasks(),
     )
 
@@ -876,7 +882,31 @@ def _command_on(settings: Settings, index: int, node: Node) -> Sequence[str]:
     here = settings.home / "prepared" if settings.keep_prepared and node.is_here else None
     share = max(1, settings.workers.most) if node.is_here else 1
     threads = settings.threads or max(1, node.cores // share)
-    return _worker_arguments(settings, index, "{fd}", threads, settings.host_bytes, here)
+    roots = settings if _sees_media(settings, node) else replace(settings, media_root=())
+    arguments = _worker_arguments(roots, index, "{fd}", threads, settings.host_bytes, here)
+    if _sees_home(settings, node):
+        return arguments
+    folder = settings.node_folder.replace("{node}", node.name.replace("/", "_"))
+    return [*arguments, f"--fetched={folder}", f"--fetched-bytes={settings.node_bytes}"]
+
+
+def _sees_home(settings: Settings, node: Node) -> bool:
+    """Whether a node reads models itself, and the files of training."""
+    return node.is_here or _is_shared(settings, settings.home)
+
+
+def _sees_media(settings: Settings, node: Node) -> bool:
+    """Whether it reads the files itself that rows name."""
+    return node.is_here or all(_is_shared(settings, Path(root)) for root in _media_roots(settings))
+
+
+def _is_shared(settings: Settings, folder: Path) -> bool:
+    shared = (each.expanduser().absolute() for each in settings.shared_folder)
+    return any(folder.is_relative_to(each) for each in shared)
+
+
+def _media_roots(settings: Settings) -> Sequence[str]:
+    return [str(Path(root).expanduser().absolute()) for root in settings.media_root]
 
 
 def _worker_arguments(
@@ -888,7 +918,7 @@ def _worker_arguments(
         "gpu_worker",
         f"--fd={fd}",
         f"--device={devices[index % len(devices)]}",
-        *(f"--media-root={Path(root).expanduser().absolute()}" for root in settings.media_root),
+        *(f"--media-root={root}" for root in _media_roots(settings)),
         f"--threads={threads}",
         f"--max-pixels={settings.max_pixels}",
         f"--max-input-bytes={settings.max_input_bytes}",
@@ -912,7 +942,7 @@ def _remote_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         "gpu_worker",
         f"--fd={fd}",
         f"--device={REMOTE}",
-        *(f"--media-root={Path(root).expanduser().absolute()}" for root in settings.media_root),
+        *(f"--media-root={root}" for root in _media_roots(settings)),
         f"--max-pixels={settings.max_pixels}",
         f"--max-input-bytes={settings.max_input_bytes}",
         "--resident-models=0",

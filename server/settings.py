@@ -117,6 +117,20 @@ class Settings:
     ray_address: str = _setting(
         "", "with --pool ray, HOST:PORT of the cluster's head; empty = the cluster that runs on this machine"
     )
+    shared_folder: tuple[Path, ...] = _setting(
+        (),
+        "with --pool ray, folder that every node sees at the same path: what lies below it nodes read "
+        "themselves, all else is sent to them; may be repeated",
+    )
+    node_folder: str = _setting(
+        "~/.cache/ml_udf/{node}",
+        "with --pool ray, folder on each node for the models that it fetches; {node} is its name",
+    )
+    node_bytes: int = _setting(
+        64 << 30,
+        "with --pool ray, bytes of models in a node's folder at most; what was not used for longest leaves; "
+        "0 = what its disk takes",
+    )
     capacity_policy: str = _setting(
         "forecast",
         "capacity policy, with --workers MIN:MAX: when workers join and leave, and copies of models",

@@ -14,8 +14,9 @@ import stat
 from collections.abc import Callable, Sequence
 
 from gpu_worker.errors import RowFault
+from gpu_worker.wire.protocol import RowError
 
-__all__ = ["MediaByRow", "MediaRoots"]
+__all__ = ["MediaByRow", "MediaRoots", "read_rows"]
 
 # O_NONBLOCK and O_NOFOLLOW hold against a file swapped for a FIFO or a symlink after it was looked at.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
@@ -197,6 +198,29 @@ class MediaByRow:
     def of(self, row: int) -> MediaRoots:
         """Those of a row."""
         return self._roots[bisect.bisect_right(self._firsts, row) - 1]
+
+
+def read_rows(
+    media: MediaRoots | MediaByRow, rows: Sequence[bytes], first: int, *, max_bytes: int, enough_bytes: int
+) -> tuple[list[bytes], list[RowError]]:
+    """What the files hold that rows name, from row `first` on until there are `enough_bytes`; at least one.
+
+    max_bytes: of one of them. A row at fault holds b"", and its error has its index in `rows`.
+    """
+    contents: list[bytes] = []
+    errors: list[RowError] = []
+    folders: dict[str, str] = {}
+    read = 0
+    for row in range(first, len(rows)):
+        try:
+            contents.append(media.of(row).read(rows[row], max_bytes=max_bytes, folders=folders))
+        except RowFault as fault:
+            contents.append(b"")
+            errors.append(RowError(row, fault.code, fault.message))
+        read += len(contents[-1])
+        if read >= enough_bytes:
+            break
+    return contents, errors
 
 
 def _text(row: bytes) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "Evaluate",
     "Evaluated",
     "Failed",
+    "FilePiece",
     "ForgetTrial",
     "Infer",
     "Inspect",
@@ -46,6 +47,7 @@ __all__ = [
     "TrainingProbed",
     "Unload",
     "VariantMade",
+    "WantPiece",
 ]
 
 
@@ -103,6 +105,35 @@ class AskStep:
     weights: list[float]
     edges: list[float]
     next: list[int]
+
+
+@dataclass(slots=True)
+class WantPiece(Message):
+    """Asked by a worker that does not see the server's files, under an id of its own, below 0.
+
+    At most `nbytes` from byte `at` on of `file`, of the model that the Load or Read `target` names; with
+    `beside`, "NAME/VERSION", of another that lies beside it.
+    """
+
+    kind: ClassVar[str] = "want_piece"
+    target: int
+    file: str
+    at: int
+    nbytes: int
+    beside: str = ""
+
+
+@dataclass(slots=True)
+class FilePiece(Message):
+    """What a `WantPiece` asked for: one byte string, less of it at the file's end, and the size of the file.
+
+    error: why it cannot be had; "" where it can.
+    """
+
+    kind: ClassVar[str] = "file_piece"
+    data: list[bytes]
+    size: int
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -253,6 +284,7 @@ class Loaded(Message):
     left of load_s was spent waiting for other loads. again_s: what loading it again here should take, where
     what was done once is done; 0 = not known.
     precision: in which it computes, with what was measured beside float32; "" where nothing was to choose.
+    fetch_s: of load_s, what a worker took that does not see the server's files, to have them on its own disk.
     """
 
     kind: ClassVar[str] = "loaded"
@@ -266,6 +298,7 @@ class Loaded(Message):
     warm_up_s: float = 0.0
     again_s: float = 0.0
     precision: str = ""
+    fetch_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -14,6 +14,11 @@ the server imports this module.
     Ping   → Pong
     ListResidents → ResidentsListed
 
+A worker that does not see the server's files asks for them while it carries out a Load or a Read; this alone
+goes the other way:
+
+    WantPiece → FilePiece
+
 Loads and evictions of one model are carried out in the order in which they came, those of several beside
 each other and beside batches. A reply to an Infer says that it is over: none of its rows is anywhere in the
 worker. So a pass that hangs is never answered, cancelled or not, and a worker that answers works.
@@ -52,6 +57,7 @@ from gpu_worker.wire.messages import (
     Evaluate,
     Evaluated,
     Failed,
+    FilePiece,
     ForgetTrial,
     Infer,
     Inspect,
@@ -73,6 +79,7 @@ from gpu_worker.wire.messages import (
     TrainingProbed,
     Unload,
     VariantMade,
+    WantPiece,
 )
 
 __all__ = [
@@ -89,6 +96,7 @@ __all__ = [
     "Evaluate",
     "Evaluated",
     "Failed",
+    "FilePiece",
     "ForgetTrial",
     "FrameError",
     "Infer",
@@ -111,6 +119,7 @@ __all__ = [
     "TrainingProbed",
     "Unload",
     "VariantMade",
+    "WantPiece",
     "decode",
     "encode",
     "encode_parts",
@@ -136,6 +145,7 @@ _COLUMN: dict[type[Message], str] = {
     Cropped: "crops",
     Inspect: "rows",
     Evaluated: "predictions",
+    FilePiece: "data",
 }
 
 

@@ -24,6 +24,7 @@ class Trainers:
         self._inner = inner
         self._patience_s = patience_s
         self._workers: dict[str, Worker] = {}
+        self._cannot: set[str] = set()  # names of live workers that do not train
         self._busy: Counter[str] = Counter()
         self._withdrawn: set[str] = set()
         self._came = asyncio.Event()
@@ -32,6 +33,9 @@ class Trainers:
     def worker_up(self, worker: Worker) -> None:
         """See `WorkerListener.worker_up`."""
         self._inner.worker_up(worker)
+        if not worker.info.trains:
+            self._cannot.add(worker.name)
+            return
         self._workers[worker.name] = worker
         self._came.set()
         self.on_up(worker)
@@ -39,6 +43,7 @@ class Trainers:
     def worker_down(self, worker: Worker) -> None:
         """See `WorkerListener.worker_down`."""
         self._inner.worker_down(worker)
+        self._cannot.discard(worker.name)
         if self._workers.get(worker.name) is worker:
             del self._workers[worker.name]
         if not self._workers:
@@ -70,6 +75,13 @@ class Trainers:
             async with asyncio.timeout(self._patience_s):
                 await self._came.wait()
         except TimeoutError:
+            if self._cannot:
+                names = ", ".join(sorted(self._cannot))
+                raise Overloaded(
+                    f"no worker is up that trains: {names} do not see this server's files; give "
+                    "--shared-folder, or let this machine have one (docs/cluster.md)",
+                    10.0,
+                ) from None
             raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
         return min(self.alive(), key=lambda worker: (self.is_withdrawn(worker), self._busy[worker.name]))
 

@@ -16,6 +16,7 @@ from gpu_worker.wire.protocol import (
     Failed,
     FrameError,
     Message,
+    WantPiece,
     decode,
     encode,
     encode_parts,
@@ -26,14 +27,20 @@ from server.workers.pool import OnReply
 __all__ = ["Channel"]
 
 
+OnWanted = Callable[[WantPiece, Callable[[Message], None]], None]
+
 _WHOLE_BYTES = 1 << 16  # a frame up to here is written as one piece, and received beside others
 
 
 class Channel(asyncio.BufferedProtocol):
-    """A stream socket that speaks the worker protocol. `on_lost` is called once, before replies fail."""
+    """A stream socket that speaks the worker protocol. `on_lost` is called once, before replies fail.
 
-    def __init__(self, on_lost: Callable[[str], None]) -> None:
+    on_wanted: called with what the worker asks for by itself, and with what tells it; None = it may not.
+    """
+
+    def __init__(self, on_lost: Callable[[str], None], on_wanted: OnWanted | None = None) -> None:
         self._on_lost = on_lost
+        self._on_wanted = on_wanted
         self._transport: asyncio.Transport | None = None
         self._received = memoryview(bytearray(_WHOLE_BYTES))  # frames, and the beginning of one
         self._frame: bytearray | None = None  # a larger one that is coming in, which is received in place
@@ -45,7 +52,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def send(self, message: Message, on_reply: OnReply) -> int:
         """Send a message under a fresh id. What it holds in memory is bounded by who sends, not here."""
-        message.id = next(self._ids)
+        message.id = self.next_id()
         if self._transport is None or self._lost is not None:
             self._refuse(message, on_reply, "worker_lost", self._lost or "the worker is not connected")
             return message.id
@@ -55,11 +62,17 @@ class Channel(asyncio.BufferedProtocol):
             self._refuse(message, on_reply, "bad_option", str(exc))
             return message.id
         self._pending[message.id] = on_reply
-        if sum(map(len, parts)) > _WHOLE_BYTES:
-            self._transport.writelines(parts)  # the rows from where they lie
-        else:
-            self._transport.write(b"".join(parts))
+        self._write(self._transport, parts)
         return message.id
+
+    def next_id(self) -> int:
+        """One that no message has yet."""
+        return next(self._ids)
+
+    def tell(self, message: Message) -> None:
+        """Send a message as it is, which has no reply; nothing where the worker is gone."""
+        if self._transport is not None and self._lost is None:
+            self._write(self._transport, encode_parts(message))
 
     async def call(self, message: Message) -> Message:
         """Send and await the reply."""
@@ -111,6 +124,12 @@ class Channel(asyncio.BufferedProtocol):
             self._fail(f"the worker broke the protocol: {exc}")
             self.close()
 
+    def _write(self, transport: asyncio.Transport, parts: list[bytes | bytearray]) -> None:
+        if sum(map(len, parts)) > _WHOLE_BYTES:
+            transport.writelines(parts)  # the rows from where they lie
+        else:
+            transport.write(b"".join(parts))
+
     def _cut(self) -> None:
         """Deliver what is whole; a frame that is larger than the room for all of them gets its own."""
         at, here = 0, self._here
@@ -139,6 +158,11 @@ class Channel(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(on_reply, Failed(message.id, code, reason))
 
     def _deliver(self, message: Message) -> None:
+        if isinstance(message, WantPiece):
+            if self._on_wanted is None:
+                raise FrameError("it asks for a file, and sees those of this server")
+            self._on_wanted(message, self.tell)
+            return
         on_reply = self._pending.pop(message.id, None)
         if on_reply is not None:
             on_reply(message)

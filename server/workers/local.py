@@ -46,6 +46,11 @@ class LocalWorker:
         """See `StartedWorker.node`."""
         return ""
 
+    @property
+    def trains(self) -> bool:
+        """See `StartedWorker.trains`."""
+        return True
+
     def send(self, message: Message, on_reply: OnReply) -> int:
         """See `Worker.send`."""
         return self._channel.send(message, on_reply)

@@ -27,12 +27,16 @@ OnReply = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker says of its device when it comes up. in_flight: batches that it is sent at a time."""
+    """What a worker says of its device when it comes up. in_flight: batches that it is sent at a time.
+
+    trains: whether it sees the files of training.
+    """
 
     device: str
     device_name: str
     capacity_bytes: int
     in_flight: int = 2
+    trains: bool = True
 
 
 @dataclass(frozen=True, slots=True)

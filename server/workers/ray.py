@@ -5,7 +5,8 @@
 
 Ray chooses nothing: nodes are chosen here, rows by the scheduler as ever. A worker is lost as soon as its
 socket closes, its host's end is told, or a ping is unanswered for 3 s, which Ray itself sees after 20 to 60
-s. Knows no models. Imports no Ray.
+s. A node that does not see this machine's files is sent them over the same sockets: models as it asks for
+them, rows that name files as what these hold. Imports no Ray.
 """
 
 from __future__ import annotations
@@ -20,15 +21,30 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gpu_worker.wire.protocol import Message
+from gpu_worker.wire.protocol import (
+    Crop,
+    Evaluate,
+    Failed,
+    Infer,
+    Inspect,
+    Load,
+    MakeVariant,
+    Message,
+    Read,
+    StoreCheckpoint,
+    TrainEpoch,
+)
 from server.supervision import Tasks
 from server.version import VERSION
 from server.workers.channel import Channel
 from server.workers.device_host import EXITED, Order, Place
 from server.workers.driver_link import ClusterError, DriverLink
+from server.workers.file_rows import FileRows, SentRows
 from server.workers.nodes import Node, choose, wants_gpu
+from server.workers.offered_files import OfferedFiles
 from server.workers.peers import (
     TOKEN_BYTES,
     Identity,
@@ -40,7 +56,7 @@ from server.workers.peers import (
 from server.workers.pool import OnReply, WorkerInfo
 from server.workers.supervised_pool import SupervisedPool, Timing
 
-__all__ = ["RayPool", "RayWorker", "driver_command", "first_look", "ray_timing"]
+__all__ = ["NodeFiles", "RayPool", "RayWorker", "driver_command", "first_look", "ray_timing"]
 
 log = logging.getLogger("ml_udf.server.workers")
 
@@ -48,6 +64,8 @@ _NODES_S = 10.0  # that the cluster has to say who is there
 _HOST_S = 30.0  # that a host has to start; on a node that Ray does not know yet to be gone it never does
 _COME_S = 60.0  # that a host waits for this process, which comes at once
 _CONNECT_S = 5.0  # of a socket to a host, which listens already
+
+_OF_TRAINING = (TrainEpoch, StoreCheckpoint, Evaluate, Inspect, MakeVariant)
 
 # The command line of worker number i on a node, after the interpreter; "{fd}" stands for its socket.
 CommandOn = Callable[[int, Node], Sequence[str]]
@@ -78,10 +96,36 @@ async def _nodes(link: DriverLink) -> list[Node]:
     return [Node(**told) for told in (await link.ask("nodes", _NODES_S))["nodes"]]
 
 
-class RayWorker:
-    """One life of a worker on a node. pid: of its host there · hosts: by which it is ended."""
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """Which of this machine's files a node sees by the same paths: the server's home, the media roots.
 
-    def __init__(self, name: str, host: str, node: Node, pid: int, channel: Channel, hosts: _Hosts) -> None:
+    rows: by whom rows that name files are read for one that does not see them.
+    """
+
+    sees_home: Callable[[Node], bool] = lambda node: True
+    sees_media: Callable[[Node], bool] = lambda node: True
+    rows: FileRows | None = None
+
+
+class RayWorker:
+    """One life of a worker on a node. pid: of its host there · hosts: by which it is ended.
+
+    offered: files of models that it has to ask for; None where it sees them. rows: by which it is sent rows
+    that name files; None where it reads them itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        node: Node,
+        pid: int,
+        channel: Channel,
+        hosts: _Hosts,
+        offered: OfferedFiles | None,
+        rows: SentRows | None,
+    ) -> None:
         self.name = name
         self.pid: int | None = pid
         self.info = WorkerInfo("", "", 0)
@@ -89,23 +133,59 @@ class RayWorker:
         self._node = node
         self._channel = channel
         self._hosts = hosts
+        self._offered = offered
+        self._rows = rows
 
     @property
     def node(self) -> str:
         """See `StartedWorker.node`."""
         return self._node.name
 
+    @property
+    def trains(self) -> bool:
+        """See `StartedWorker.trains`: what it is taught from and what it stores are files of the server."""
+        return self._offered is None and self._rows is None
+
     def send(self, message: Message, on_reply: OnReply) -> int:
         """See `Worker.send`."""
+        if self._rows is not None and isinstance(message, Infer | Crop) and message.form == "path":
+            return self._rows.send(message, on_reply)
+        if self._offered is not None and isinstance(message, Load | Read):
+            return self._send_load(self._offered, message, on_reply)
+        if not self.trains and isinstance(message, _OF_TRAINING):
+            message.id = self._channel.next_id()
+            reason = (
+                f"node {self._node.name} does not see this server's files, and cannot train: docs/cluster.md"
+            )
+            failed = Failed(message.id, "bad_option", reason)
+            asyncio.get_running_loop().call_soon(on_reply, failed)
+            return message.id
         return self._channel.send(message, on_reply)
+
+    def _send_load(self, offered: OfferedFiles, message: Load | Read, on_reply: OnReply) -> int:
+        def answered(reply: Message) -> None:
+            offered.over(reply.id)
+            on_reply(reply)
+
+        message_id = self._channel.send(message, answered)
+        offered.begun(message_id, message.directory)
+        return message_id
 
     async def call(self, message: Message) -> Message:
         """See `Worker.call`."""
-        return await self._channel.call(message)
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def arrived(message: Message) -> None:
+            if not reply.done():  # its awaiter may have been cancelled
+                reply.set_result(message)
+
+        self.send(message, arrived)
+        return await reply
 
     def cancel(self, message_id: int) -> None:
         """See `Worker.cancel`."""
-        self._channel.cancel(message_id)
+        if self._rows is None or not self._rows.cancel(message_id):
+            self._channel.cancel(message_id)
 
     def kill(self, reason: str) -> None:
         """See `Worker.kill`."""
@@ -139,8 +219,12 @@ class _Hosts:
         devices: Sequence[str],
         command_on: CommandOn,
         variables: Sequence[str],
+        files: NodeFiles,
+        tasks: Tasks,
         always_encrypted: bool,
     ) -> None:
+        self._files = files
+        self._tasks = tasks
         self._link = link_to(self._lost)
         self._devices = devices
         self._command_on = command_on
@@ -164,8 +248,9 @@ class _Hosts:
         host = f"{name}-{uuid.uuid4().hex}"
         self._taken[host] = (node.id, gpu)
         self._over[host] = asyncio.get_running_loop().create_future()
+        offered = None if self._files.sees_home(node) else OfferedFiles()
         try:
-            channel, pid = await self._met(host, index, node, gpu, on_lost)
+            channel, pid = await self._met(host, index, node, gpu, on_lost, offered)
         except BaseException as exc:
             if isinstance(exc, Exception):
                 self._failed[node.id] = time.monotonic()
@@ -176,11 +261,16 @@ class _Hosts:
             raise
         self._failed.pop(node.id, None)
         self._channels[host] = channel
-        return RayWorker(name, host, node, pid, channel, self)
+        rows = None
+        if self._files.rows is not None and not self._files.sees_media(node):
+            rows = SentRows(channel, self._files.rows, self._tasks)
+        return RayWorker(name, host, node, pid, channel, self, offered, rows)
 
     async def close(self) -> None:
         """See `Launcher.close`."""
         await self._link.close()
+        if self._files.rows is not None:
+            self._files.rows.close()
 
     # ── the ends of hosts ───────────────────────────────────────────────────────────────────────────────
 
@@ -213,7 +303,13 @@ class _Hosts:
     # ── meeting one ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _met(
-        self, host: str, index: int, node: Node, gpu: bool, on_lost: Callable[[str], None]
+        self,
+        host: str,
+        index: int,
+        node: Node,
+        gpu: bool,
+        on_lost: Callable[[str], None],
+        offered: OfferedFiles | None,
     ) -> tuple[Channel, int]:
         token = secrets.token_bytes(TOKEN_BYTES)
         # Two nodes of one machine may both have its loopback address.
@@ -239,12 +335,13 @@ class _Hosts:
         )
         place = Place(**told["place"])
         async with asyncio.timeout(_CONNECT_S):
-            return await _connected(place, token, own, on_lost), place.pid
+            on_wanted = None if offered is None else offered.wanted
+            channel = Channel(on_lost, on_wanted)
+            await _connect(channel, place, token, own)
+            return channel, place.pid
 
 
-async def _connected(
-    place: Place, token: bytes, own: Identity | None, on_lost: Callable[[str], None]
-) -> Channel:
+async def _connect(channel: Channel, place: Place, token: bytes, own: Identity | None) -> None:
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
@@ -255,7 +352,6 @@ async def _connected(
         await prove_as_server(connection, token)
         if own is not None and not place.certificate:
             raise PeerRefused("the worker's host has no certificate, and one was asked for")
-        channel = Channel(on_lost)
         secured: dict[str, Any] = {}
         if own is not None:
             context = tls_context(own, place.certificate, is_server=False)
@@ -265,15 +361,14 @@ async def _connected(
         with contextlib.suppress(OSError):
             connection.close()
         raise
-    return channel
 
 
 class RayPool(SupervisedPool):
     """`count` workers on the nodes of a cluster; `command_on(index, node)` is the command line of each.
 
     devices: the device of each worker there may be, by its number. variables: names of the nodes' environment
-    that workers need beside the usual ones. environment: the driver's. link_tasks: for what
-    outlives the workers. always_encrypted: also within a machine.
+    that workers need beside the usual ones. environment: the driver's. files: which of them a node sees; all
+    of them without. link_tasks: for what outlives the workers. always_encrypted: also within a machine.
     """
 
     def __init__(
@@ -287,14 +382,18 @@ class RayPool(SupervisedPool):
         environment: Mapping[str, str] | None = None,
         variables: Sequence[str] = (),
         *,
+        files: NodeFiles | None = None,
         link_tasks: Tasks | None = None,
         always_encrypted: bool = False,
     ) -> None:
+        tasks = tasks or Tasks()
         self._hosts = _Hosts(
             lambda lost: DriverLink(driver, environment, lost, tasks=link_tasks),
             devices,
             command_on,
             variables,
+            files or NodeFiles(),
+            tasks,
             always_encrypted,
         )
         super().__init__(count, self._hosts, timing, tasks)

@@ -53,6 +53,11 @@ class StartedWorker(Worker, Protocol):
         """Where it runs; "" for this machine."""
         ...
 
+    @property
+    def trains(self) -> bool:
+        """Whether models can be trained there."""
+        ...
+
     async def ended(self, reason: str) -> str:
         """Of a worker that was lost, why, with what its end says beside `reason`. Waits a moment for that."""
         ...
@@ -232,7 +237,7 @@ class SupervisedPool:
                 return f"it did not answer within {self._timing.start_s:g} s of its start"
             if not isinstance(pong, Pong):
                 return pong.message if isinstance(pong, Failed) else f"it answered a ping with {pong.kind}"
-            worker.info = WorkerInfo(pong.device, pong.device_name, pong.capacity_bytes)
+            worker.info = WorkerInfo(pong.device, pong.device_name, pong.capacity_bytes, trains=worker.trains)
             self._note(index, state="up", info=worker.info)
             log.info(
                 "worker up worker=%s pid=%s node=%r device=%s name=%r",

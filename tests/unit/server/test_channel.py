@@ -14,11 +14,13 @@ from gpu_worker.wire.protocol import (
     Column,
     Done,
     Failed,
+    FilePiece,
     Infer,
     MemberAnswer,
     Message,
     Ping,
     Unload,
+    WantPiece,
     decode,
     encode,
 )
@@ -139,5 +141,31 @@ def test_a_small_message_is_one_write() -> None:
         port.ask(Unload(0, "m"))
         assert port.line.parts == []
         assert [decode(each).kind for each in port.line.written] == ["infer", "unload"]
+
+    with_port(scene)
+
+
+def test_a_worker_that_may_ask_for_files_is_told_them() -> None:
+    async def scenario() -> None:
+        lost: list[str] = []
+        channel = Channel(lost.append, lambda want, tell: tell(FilePiece(want.id, [b"x" * 100_000], 100_000)))
+        line = Line()
+        channel.connection_made(line)
+        asked = encode(WantPiece(-1, 1, "w", 0, 100_000))
+        channel.get_buffer(-1)[: len(asked)] = asked
+        channel.buffer_updated(len(asked))
+        assert decode(line.written[0]) == FilePiece(-1, [b"x" * 100_000], 100_000)
+        channel.connection_lost(None)
+        channel.tell(FilePiece(-2, [b""], 0))
+        assert len(line.written) == 1
+
+    asyncio.run(scenario())
+
+
+def test_one_that_may_not_breaks_the_protocol() -> None:
+    def scene(port: Port) -> None:
+        port.receive(encode(WantPiece(-1, 1, "w", 0, 1)), 1 << 16)
+        assert "sees those of this server" in port.lost[0]
+        assert port.line.is_closed
 
     with_port(scene)

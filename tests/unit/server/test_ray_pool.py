@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -20,13 +21,15 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.wire.protocol import Answer, Infer
+from gpu_worker.wire.protocol import Answer, Failed, Infer, Inspect, Load, Loaded
 from server.workers.device_host import Place
 from server.workers.driver_link import ClusterError
+from server.workers.file_rows import FileRows
 from server.workers.nodes import Node
-from server.workers.ray import RayPool, first_look, ray_timing
+from server.workers.ray import NodeFiles, RayPool, first_look, ray_timing
 from server.workers.supervised_pool import SupervisedPool, Timing
 from tests.answers import labels_of
+from tests.models import hashing_model, label_of
 from tests.unit.server.pool_contract import (
     Listener,
     Running,
@@ -58,15 +61,23 @@ def pool_of(
     *,
     nodes: Sequence[Node] = (HERE,),
     always_encrypted: bool = False,
+    command: Sequence[str] | None = None,
+    files: NodeFiles | None = None,
 ) -> RayPool:
     return RayPool(
         count,
-        lambda index, node: fake_worker(behaviour, "{fd}"),
+        lambda index, node: command or fake_worker(behaviour, "{fd}"),
         lambda fd: driver(nodes, fd),
         ["cpu"],
         timing or ray_timing(60.0),
+        files=files,
         always_encrypted=always_encrypted,
     )
+
+
+def far_worker(folder: Path) -> Sequence[str]:
+    """A real one that sees no media root, and has its models in a folder of its own."""
+    return ["-m", "gpu_worker", "--fd={fd}", "--device=cpu", "--threads=1", f"--fetched={folder}"]
 
 
 def running(
@@ -189,5 +200,42 @@ def test_who_has_not_the_token_is_not_let_in_and_keeps_nobody_out() -> None:
                     while stranger.recv(4096):
                         pass  # until it is hung up on, which a time-out here would say is not so
         assert len(strangers) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path: Path) -> None:
+    """Over an encrypted link, as between machines."""
+    model = hashing_model(tmp_path / "home", "food", form="path")
+    (model / "w.safetensors").write_bytes(weights := os.urandom(1 << 21))
+    manifest = json.loads((model / "model.json").read_text())
+    manifest |= {"weights": "w.safetensors", "sha256": hashlib.sha256(weights).hexdigest()}
+    (model / "model.json").write_text(json.dumps(manifest))
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).write_text(f"photo {name}")
+    node = tmp_path / "node"
+
+    async def scenario() -> None:
+        rows = FileRows([str(tmp_path / "photos")], 1 << 20)
+        files = NodeFiles(lambda node: False, lambda node: False, rows)
+        pool = pool_of("", nodes=(BESIDE,), always_encrypted=True, command=far_worker(node), files=files)
+        async with served(pool) as (_, listener):
+            await until(lambda: listener.up)
+            worker = listener.up[0]
+            assert not worker.info.trains
+            loaded = await worker.call(Load(0, "food/1", str(model)))
+            assert isinstance(loaded, Loaded), loaded
+            assert 0 < loaded.fetch_s <= loaded.load_s
+            (fetched,) = node.glob("*/food/1/w.safetensors")
+            assert fetched.read_bytes() == weights
+            paths = [str(tmp_path / "photos" / name).encode() for name in ("b", "a", "none")]
+            answer = await worker.call(Infer(0, ["food/1"], "path", paths))
+            assert isinstance(answer, Answer), answer
+            assert labels_of(answer.members[0])[:2] == [label_of("photo b"), label_of("photo a")]
+            assert [(error.index, error.code) for error in answer.errors] == [(2, "input_not_found")]
+            refused = await worker.call(Inspect(0, paths))
+            assert isinstance(refused, Failed)
+            assert "does not see this server's files" in refused.message
 
     asyncio.run(scenario())

@@ -213,6 +213,8 @@ def test_a_cluster_that_asks_for_no_token_is_refused(
     [
         (["--pool=k8s"], "--pool must be local or ray, not 'k8s'"),
         (["--ray-address=10.0.0.1:6379"], "--ray-address is of --pool ray"),
+        (["--shared-folder=/srv"], "--shared-folder is of --pool ray"),
+        (["--node-folder=models"], "--node-folder must begin with / or ~/"),
     ],
 )
 def test_a_pool_that_is_not_known_is_refused(

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from gpu_worker.wire.protocol import Done, Message
+from server.errors import Overloaded
 from server.training.trainers import Trainers
-from server.workers.pool import Worker
+from server.workers.pool import Worker, WorkerInfo
 
 
 @dataclass
@@ -19,6 +22,7 @@ class Busy:
     name: str
     over: asyncio.Event
     asked: list[Message] = field(default_factory=list)
+    info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "cpu", 0))
 
     async def call(self, message: Message) -> Message:
         self.asked.append(message)
@@ -68,3 +72,27 @@ def test_questions_at_once_are_dealt_out() -> None:
         await asyncio.gather(*asked)
 
     with_workers(work)
+
+
+def test_a_worker_that_does_not_see_the_files_of_training_is_asked_for_none() -> None:
+    async def run() -> None:
+        over = asyncio.Event()
+        over.set()
+        far = Busy("far", over, info=WorkerInfo("cpu", "cpu", 0, trains=False))
+        near = Busy("near", over)
+        trainers = Trainers(Nobody(), 0.01)
+        trainers.worker_up(cast("Worker", far))
+        assert trainers.alive() == []
+        with pytest.raises(
+            Overloaded, match="no worker is up that trains: far do not see this server's files"
+        ):
+            await trainers.ask(Done(0))
+        trainers.worker_up(cast("Worker", near))
+        await trainers.ask(Done(0))
+        assert (len(far.asked), len(near.asked)) == (0, 1)
+        for worker in (far, near):
+            trainers.worker_down(cast("Worker", worker))
+        with pytest.raises(Overloaded, match="no worker is up;"):
+            await trainers.ask(Done(0))
+
+    asyncio.run(run())
