@@ -245,12 +245,9 @@ class Function:
         return thresholds_of(self.task, self.classes, models, self.thresholds)
 
     def _squares(self) -> dict[str, tuple[float, ...]]:
-        """By member, its squared errors on the last labels of numbers."""
+        """By member, its squared errors on those of the last labels of numbers that it answered."""
         known = self.feedback
-        if known is None or not known.squares:
-            return {}
-        of_members = list(zip(*known.squares, strict=True))[1:]
-        return dict(zip(known.members, of_members, strict=True))
+        return {} if known is None or not known.squares else known.squares_of_members
 
     @property
     def evidence(self) -> EvidenceStates | None:
@@ -308,8 +305,10 @@ class Function:
 
     @property
     def takes_feedback(self) -> bool:
-        """Whether its answers have ids by which labels are given: it is no bare model, and names classes."""
-        return not self.bare and self.pipeline is None and bool(self.classes) and self.task.picks_one
+        """Whether its answers have ids by which labels are given: classes and numbers, of no bare model."""
+        if self.bare or self.pipeline is not None:
+            return False
+        return self.answers_numbers or (bool(self.classes) and self.task.picks_one)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -57,8 +57,9 @@ class RefitNote:
     """What was fitted anew, and why. number: how many times that was done to this deployment.
 
     off: the members that were fitted anew; none where all are as deployed again. since, until: the labels
-    that had taught before the first of those it rests on, and with the last · rows: how many it rests on; 0
-    where no labels told, but how often the members agree: then those in `off` are left out
+    (`Feedback.whole`) that had taught before the first of those it rests on, and with the last
+    rows: how many it rests on; 0 where no labels told, but how often the members agree: then those in `off`
+    are left out
     expected: of each member from now on, in the feedback's order; None where nothing is · at: when, ISO 8601
     """
 

@@ -23,23 +23,22 @@ def error_weights(
     """By member, 1 / σ², the mean of all being 1; {} for equal weights.
 
     scores: by member, what its manifest says as `score`: `{"metric": "rmse", "value": 3.5}`. squares: by
-    member, its squared errors on the last labels; none where there are none. Members count alike that were
-    not all measured, or not by the same metric of an error, until there are labels for all.
+    member, its squared errors on those of the last labels that it answered; none where there are none.
+    Members count alike that were not all measured, or not by the same metric of an error, until there are
+    labels for all.
     """
     before = _held_out(scores)
     known = squares or {}
-    labels = min((len(known.get(name, ())) for name in scores), default=0)
     if before is None:
-        if labels < _KAPPA:
+        if min((len(known.get(name, ())) for name in scores), default=0) < _KAPPA:
             return {}
         errors = {name: math.sqrt(sum(known[name]) / len(known[name])) for name in scores}
-    elif labels:
-        errors = {
-            name: math.sqrt((_KAPPA * error**2 + sum(known[name])) / (_KAPPA + len(known[name])))
-            for name, error in before.items()
-        }
     else:
-        errors = before
+        errors = {
+            name: math.sqrt((_KAPPA * error**2 + sum(each)) / (_KAPPA + len(each)))
+            for name, error in before.items()
+            for each in [known.get(name, ())]
+        }
     largest = max(errors.values(), default=0.0)
     if not 0 < largest < math.inf:
         return {}

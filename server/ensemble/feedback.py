@@ -3,15 +3,17 @@
     log w_m ← log w_m − η·∂NLL/∂w_m, clipped;    log w_m ← log w_m + pull·(log fitted_m − log w_m)
 
 Exponentiated gradient on one labelled row after another (Kivinen & Warmuth 1997), for every subset that was
-fitted and whose members all answered. The pull brings a weight back once nothing speaks against its fit any
-more. Rows of a context teach everybody's weights, and by the same rule its own, which are pulled to those.
+fitted and whose members all answered. A row that some members answered, asked by what the others had said,
+tells nothing of how often these err: whether a member is broken is judged without it. The pull brings a
+weight back once nothing speaks against its fit any more. Rows of a context teach everybody's weights, and by
+the same rule its own, which are pulled to those.
 Pure: state in, state out, JSON both ways; numpy alone. Knows no row, no label's name and no registry.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +50,7 @@ _LEAST = 1e-30  # of a probability: a member that rules the label out counts as 
 _LARGEST_SQUARE = 1e300
 
 Weights = tuple[float, ...]
-Squares = tuple[float, ...]
+Squares = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Feedback:
     """Of one deployment. members: the names of those that answer, in their order.
 
     rows: inputs that have been labelled, each once · recent: of the last 100 labels, bit 0 where the
-    function's answer was right and bit 1 + m where member m's was · weights: of the fit's subsets, in the
-    fit's order; None where nothing is learned · taught: labels that have taught, of inputs that had one too
-    fresh: of them, those since the fit was last made anew · refit: when and why that was; None for never
+    function's answer was right, bit 1 + m where member m's was, and, of n members, bit 1 + n + m where member
+    m was not asked · weights: of the fit's subsets, in the fit's order; None where nothing is learned
+    taught: labels that have taught, of inputs that had one too · in_part: of them, those of rows that only
+    some members answered · fresh: of the others, those since the fit was last made anew · refit: when and why
+    that was; None for never
     selection: the `state` that the selection `policy` of that name has learned; None where it learns nothing
     squares: where answers are numbers, of the last 100 labels the squared error of the function's answer and
-    of each member's; `recent` is empty then, as nobody is right or wrong
+    of each member's, None of one that did not answer; `recent` is empty then, as nobody is right or wrong
     """
 
     members: tuple[str, ...]
@@ -74,6 +78,12 @@ class Feedback:
     refit: RefitNote | None = None
     selection: Mapping[str, Any] | None = None
     squares: tuple[Squares, ...] = ()
+    in_part: int = 0
+
+    @property
+    def whole(self) -> int:
+        """Labels that have taught of rows that all members answered: by these members are judged."""
+        return self.taught - self.in_part
 
     @property
     def refits(self) -> int:
@@ -82,8 +92,11 @@ class Feedback:
 
     @property
     def was_wrong(self) -> dict[str, list[bool]]:
-        """Of each member, whether it was wrong on the last labels since the fit was made, the newest last."""
-        recent = self.recent[len(self.recent) - min(len(self.recent), self.fresh) :]
+        """Of each member, whether it was wrong on the last labels since the fit was made, the newest last: of
+        rows that all members answered.
+        """
+        by_all = [each for each in self.recent if not each >> 1 + len(self.members)]
+        recent = by_all[len(by_all) - min(len(by_all), self.fresh) :]
         return {
             name: [not each >> 1 + place & 1 for each in recent] for place, name in enumerate(self.members)
         }
@@ -101,23 +114,37 @@ class Feedback:
     @property
     def accuracy(self) -> float | None:
         """The share of the last 100 labels that the function's answer was; None where there are none."""
-        return self._share(0)
+        return _share([bool(each & 1) for each in self.recent])
 
     @property
     def by_member(self) -> dict[str, float | None]:
-        """The same of each member."""
-        return {name: self._share(1 + place) for place, name in enumerate(self.members)}
+        """The same of each member, of those that it answered."""
+        unasked = 1 + len(self.members)
+        return {
+            name: _share(
+                [bool(each >> 1 + place & 1) for each in self.recent if not each >> unasked + place & 1]
+            )
+            for place, name in enumerate(self.members)
+        }
 
     @property
-    def errors(self) -> tuple[float, ...]:
+    def errors(self) -> tuple[float | None, ...]:
         """Where answers are numbers, the RMSE over the last 100 labels: the function's, and each member's.
 
-        () where there are none.
+        None of a member that answered none of them; () where there are none.
         """
-        return tuple(math.sqrt(sum(each) / len(each)) for each in zip(*self.squares, strict=True))
+        columns = [
+            [each for each in column if each is not None] for column in zip(*self.squares, strict=True)
+        ]
+        return tuple(math.sqrt(sum(column) / len(column)) if column else None for column in columns)
 
-    def _share(self, bit: int) -> float | None:
-        return sum(each >> bit & 1 for each in self.recent) / len(self.recent) if self.recent else None
+    @property
+    def squares_of_members(self) -> dict[str, tuple[float, ...]]:
+        """By member, where answers are numbers, its squared errors on the last labels of what it answered."""
+        return {
+            name: tuple(each for row in self.squares if (each := row[place]) is not None)
+            for place, name in enumerate(self.members, 1)
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As the registry keeps it; `from_json` reads it."""
@@ -133,6 +160,7 @@ class Feedback:
             "refit": None if self.refit is None else self.refit.to_json(),
             **({} if self.selection is None else {"selection": dict(self.selection)}),
             **({} if not self.squares else {"squares": [list(each) for each in self.squares]}),
+            **({} if not self.in_part else {"in_part": self.in_part}),
         }
 
     @classmethod
@@ -154,7 +182,11 @@ class Feedback:
                 int(kept.get("fresh", kept["rows"])),
                 None if (note := kept.get("refit")) is None else RefitNote.from_json(note),
                 _selection(kept.get("selection")),
-                tuple(tuple(map(_square, each)) for each in kept.get("squares", ())[-RECENT_ROWS:]),
+                tuple(
+                    tuple(None if one is None else _square(one) for one in each)
+                    for each in kept.get("squares", ())[-RECENT_ROWS:]
+                ),
+                int(kept.get("in_part", 0)),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
@@ -163,7 +195,7 @@ class Feedback:
             raise ValueError("its weights are those of other subsets than were fitted")
         if found.slow is not None and len(found.slow) != len(members):
             raise ValueError("its slow mean is that of other members")
-        if any(len(each) != 1 + len(members) for each in found.squares):
+        if any(len(each) != 1 + len(members) or each[0] is None for each in found.squares):
             raise ValueError("its errors are those of other members")
         if found.refit is not None and len(found.refit.expected) != len(members):
             raise ValueError("what is expected is of other members")
@@ -217,26 +249,33 @@ def learned(
     answered: Sequence[bool] | None = None,
     *,
     new: int | None = None,
+    by: Collection[int] | None = None,
 ) -> Feedback:
     """What is known after these labelled rows, one after the other.
 
     probabilities: [members, rows, classes], of each of the feedback's members at its temperature. labels:
     [rows], places among the classes. answered: whether the function's answer to each row was right; None
-    where it follows from the weights of all members together, before each row taught them. new: how many of
-    the rows are of inputs that had no label yet; None for all.
+    where it follows from the weights of all members together, before each row taught them; not where only
+    some members answered. new: how many of the rows are of inputs that had no label yet; None for all.
+    by: the places of the members that answered these rows; None for all.
 
     Raises ValueError for shapes that do not fit and a label that is no class.
     """
-    return _learned(feedback, None, fit, probabilities, labels, answered, new)[0]
+    return _learned(feedback, None, fit, probabilities, labels, answered, new, by)[0]
 
 
 def learned_numbers(
-    feedback: Feedback, values: ArrayLike, targets: Sequence[float], *, new: int | None = None
+    feedback: Feedback,
+    values: ArrayLike,
+    targets: Sequence[float],
+    *,
+    new: int | None = None,
+    by: Collection[int] | None = None,
 ) -> Feedback:
     """What is known after these rows of numbers.
 
     values: [1 + members, rows], the function's answers and those of each of the feedback's members. targets:
-    [rows], what was right. new: as in `learned`. A value that is no number errs as far as can be.
+    [rows], what was right. new, by: as in `learned`. A value that is no number errs as far as can be.
 
     Raises ValueError for shapes that do not fit.
     """
@@ -245,11 +284,16 @@ def learned_numbers(
         raise ValueError(f"values are {list(told.shape)} and targets {list(truth.shape)}: no feedback")
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.nan_to_num((told - truth) ** 2, nan=_LARGEST_SQUARE, posinf=_LARGEST_SQUARE)
-    rows = np.minimum(squares, _LARGEST_SQUARE).T[-RECENT_ROWS:].tolist()
+    least = np.minimum(squares, _LARGEST_SQUARE).T[-RECENT_ROWS:].tolist()
+    unasked = _others(feedback, by)
+    rows = [
+        tuple(None if place in unasked else rounded(each) for place, each in enumerate(row, -1))
+        for row in least
+    ]
     return replace(
         feedback,
         rows=feedback.rows + (len(truth) if new is None else new),
-        squares=(*feedback.squares, *(tuple(map(rounded, row)) for row in rows))[-RECENT_ROWS:],
+        squares=(*feedback.squares, *rows)[-RECENT_ROWS:],
         taught=feedback.taught + len(truth),
         fresh=feedback.fresh + len(truth),
     )
@@ -264,16 +308,18 @@ def learned_in(
     answered: Sequence[bool] | None = None,
     *,
     new: int | None = None,
+    by: Collection[int] | None = None,
 ) -> tuple[Feedback, Context]:
     """As `learned`, of rows of one context: what is known of everybody's then, and of the context.
 
     context: None for one that was taught nothing yet. By its weights the function's answers are judged where
-    `answered` is None. Where no weights are learned, or none of all members together, it learns nothing.
+    `answered` is None. Where no weights are learned, or none of all members together, or only some of them
+    answered, it learns nothing.
     """
     context = context or Context((0.0,) * len(feedback.members))
     if len(context.shifts) != len(feedback.members):
         raise ValueError(f"a context of {len(context.shifts)} members, and {len(feedback.members)} answer")
-    known, shifts = _learned(feedback, context, fit, probabilities, labels, answered, new)
+    known, shifts = _learned(feedback, context, fit, probabilities, labels, answered, new, by)
     return known, Context(shifts or context.shifts, context.rows + len(labels), known.taught)
 
 
@@ -285,6 +331,7 @@ def _learned(
     labels: Sequence[int],
     answered: Sequence[bool] | None,
     new: int | None,
+    by: Collection[int] | None,
 ) -> tuple[Feedback, tuple[float, ...] | None]:
     given = np.asarray(probabilities, np.float64)
     truth = np.asarray(labels, np.intp)
@@ -292,18 +339,22 @@ def _learned(
         raise ValueError(f"probabilities are {list(given.shape)} and labels {list(truth.shape)}: no feedback")
     if len(truth) and not 0 <= truth.min() <= truth.max() < given.shape[2]:
         raise ValueError(f"a label is no place among {given.shape[2]} classes")
+    unasked = _others(feedback, by)
     right = given.argmax(axis=2) == truth
+    right[list(unasked)] = False
     weights, slow, shifts = feedback.weights, feedback.slow, None
     if fit is not None and weights is not None:
         logs = np.log(np.clip(np.nan_to_num(given, nan=0.0), _LEAST, 1.0))
-        weights, slow, together, shifts = _descended(feedback, fit, logs, truth, context)
-        answered = together if answered is None else answered
+        weights, slow, together, shifts = _descended(feedback, fit, logs, truth, context, unasked)
+        answered = together if answered is None and not unasked else answered
     if answered is None or len(answered) != len(truth):
         raise ValueError("whether the function's answers were right is not given for each row")
+    unknown = sum(1 << 1 + len(feedback.members) + place for place in unasked)
     bits = [
-        int(function) | sum(int(member) << place for place, member in enumerate(of_members, 1))
+        int(function) | sum(int(member) << place for place, member in enumerate(of_members, 1)) | unknown
         for function, of_members in zip(answered, right.T.tolist(), strict=True)
     ]
+    in_part = len(truth) if unasked else 0
     known = replace(
         feedback,
         rows=feedback.rows + (len(truth) if new is None else new),
@@ -311,7 +362,8 @@ def _learned(
         weights=weights,
         slow=slow,
         taught=feedback.taught + len(truth),
-        fresh=feedback.fresh + len(truth),
+        fresh=feedback.fresh + len(truth) - in_part,
+        in_part=feedback.in_part + in_part,
     )
     return known, shifts
 
@@ -322,19 +374,21 @@ def _descended(
     logs: Floats,
     labels: NDArray[np.intp],
     context: Context | None,
+    unasked: Collection[int],
 ) -> tuple[tuple[Weights, ...], tuple[float, ...] | None, list[bool], tuple[float, ...] | None]:
     """The weights after these rows, their slow mean, whether all members together answered each rightly
     before it, and the shifts of the rows' context.
 
-    logs: [members, rows, classes]. context: as it was before; None for none.
+    logs: [members, rows, classes]. context: as it was before; None for none. unasked: the places of the
+    members that did not answer these rows.
     """
     assert feedback.weights is not None
-    place_of = {name: place for place, name in enumerate(feedback.members)}
+    place_of = {name: place for place, name in enumerate(feedback.members) if place not in unasked}
     names = [[fit.members[member] for member in each.members] for each in fit.subsets]
     # A member alone has nobody to be weighed against.
     learning = [s for s, each in enumerate(names) if len(each) > 1 and place_of.keys() >= set(each)]
     columns = {s: [place_of[name] for name in names[s]] for s in learning}
-    taking_part = np.zeros((len(learning), len(place_of)), np.bool_)
+    taking_part = np.zeros((len(learning), len(feedback.members)), np.bool_)
     log_w, aim = np.zeros(taking_part.shape), np.zeros(taking_part.shape)
     for row, s in enumerate(learning):
         taking_part[row, columns[s]] = True
@@ -377,7 +431,17 @@ def _descended(
     found = list(feedback.weights)
     for row, s in enumerate(learning):
         found[s] = tuple(map(rounded, np.exp(log_w[row, columns[s]])))
-    return tuple(found), None if slow is None else tuple(map(rounded, slow)), right, shifts
+    after = feedback.slow if slow is None else tuple(map(rounded, slow))
+    return tuple(found), after, right, shifts
+
+
+def _others(feedback: Feedback, by: Collection[int] | None) -> frozenset[int]:
+    """The places of the members that are not among these."""
+    return frozenset() if by is None else frozenset(range(len(feedback.members))).difference(by)
+
+
+def _share(right: Sequence[bool]) -> float | None:
+    return sum(right) / len(right) if right else None
 
 
 def _selection(kept: Mapping[str, Any] | None) -> dict[str, Any] | None:

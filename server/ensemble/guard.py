@@ -41,8 +41,8 @@ def guarded(feedback: Feedback, fit: Fit, fall: Fall, at: str) -> tuple[RefitNot
         feedback.refits + 1,
         reason,
         off,
-        feedback.taught,
-        feedback.taught,
+        feedback.whole,
+        feedback.whole,
         0,
         tuple(None if name in off else expected[name] for name in feedback.members),
         at,
@@ -56,7 +56,7 @@ def back(feedback: Feedback, fit: Fit, at: str) -> RefitNote:
     assert before is not None, "somebody was left out"
     expected = replace(feedback, refit=None).expected(fit)
     reason = f"{', '.join(before.off)} agrees with the others again"
-    number, taught = before.number + 1, feedback.taught
+    number, taught = before.number + 1, feedback.whole
     return RefitNote(
         number, reason, (), taught, taught, 0, tuple(expected[name] for name in feedback.members), at
     )

@@ -1,7 +1,8 @@
 """What labelled rows teach a selection policy that learns: by the members that it would have asked. Pure.
 
-Every member answers a labelled row, but a policy has rules for what it asked itself: `exp3` divides a loss by
-how likely it asked the member that made it. So it is taken through the row as if it had been one to answer.
+Where every member answers a labelled row, a policy has rules for what it asked itself: `exp3` divides a loss
+by how likely it asked the member that made it. So it is taken through the row as if that had been one to
+answer. Of a row that some members answered, since its plan asked no others, it observes just these.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from server.ensemble.evidence import EvidenceStates
 from server.ensemble.selection import GOLDEN, Probabilities, RowEvidence, SelectionPolicy, State
 
-__all__ = ["taught"]
+__all__ = ["taught", "taught_by"]
 
 
 def taught(
@@ -39,6 +40,22 @@ def taught(
         state = policy.observe(
             state, context, _asked(policy, state, evidence, probabilities[:, row].tolist(), draw), label
         )
+    return state
+
+
+def taught_by(
+    policy: SelectionPolicy,
+    state: State,
+    members: Sequence[int],
+    probabilities: NDArray[np.floating[Any]],
+    labels: Sequence[int],
+    *,
+    context: str = "",
+) -> State:
+    """The state after these rows, which just those members answered. Shapes as in `taught`."""
+    for row, label in enumerate(labels):
+        told = {member: probabilities[member, row].tolist() for member in members}
+        state = policy.observe(state, context, told, label) if told else state
     return state
 
 

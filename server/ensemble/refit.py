@@ -46,7 +46,10 @@ _KAPPA = 30.0  # rows that the weights believed before count for
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """That a fit is to be made anew, on the labels after the `since` first ones, and why."""
+    """That a fit is to be made anew, on the labels after the `since` first ones, and why.
+
+    Of labels of rows that all members answered.
+    """
 
     reason: str
     since: int
@@ -64,13 +67,13 @@ def refit_due(feedback: Feedback, fit: Fit) -> Due | None:
         return None
     found = most_surprising(feedback.was_wrong, feedback.expected(fit))
     if found is not None:
-        return Due(str(found), feedback.taught - found.rows, feedback.taught)
+        return Due(str(found), feedback.whole - found.rows, feedback.whole)
     note = feedback.refit
     if note is None or not note.off or note.until - note.since >= _ENOUGH_ROWS:
         return None
-    if feedback.taught - note.since < max(LEAST_ROWS, _AGAIN * (note.until - note.since)):
+    if feedback.whole - note.since < max(LEAST_ROWS, _AGAIN * (note.until - note.since)):
         return None
-    return Due(note.reason, note.since, feedback.taught)
+    return Due(note.reason, note.since, feedback.whole)
 
 
 def refit(

@@ -170,7 +170,8 @@ class Codec:
 
     def _check_told(self, function: Function, rows: int) -> None:
         """Of what the members say: it is kept until the reply is written, though the ids are short."""
-        nbytes = 4 * rows * len(function.members) * len(function.classes)
+        numbers = 2 if function.answers_numbers else len(function.classes)  # one of FP64
+        nbytes = 4 * rows * len(function.members) * numbers
         if nbytes > self.max_reply_bytes:
             raise BodyTooLarge(
                 f"what the members say of {rows} rows, which a prediction's id is made of, would be {nbytes} "

@@ -6,8 +6,7 @@ Pure. Knows the worker's form of an answer and the server's; the rule itself is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from itertools import groupby
+from collections.abc import Callable, Collection
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
@@ -25,7 +24,6 @@ __all__ = [
     "device_seconds",
     "expected_accuracies",
     "part_of",
-    "told_by_all",
 ]
 
 
@@ -101,16 +99,3 @@ def part_of(answer: Answer, first: int, rows: int) -> Answer:
         if first <= error.index < first + rows
     ]
     return Answer(0, members, errors, answered=answer.answered[first : first + rows])
-
-
-def told_by_all(answer: Answer, first: int, rows: int) -> Iterator[tuple[int, int]]:
-    """(first, how many) of the rows [first, first + rows) of a batch that all its members answered."""
-    if not answer.answered:
-        yield first, rows
-        return
-    everybody, at = (1 << len(answer.members)) - 1, first
-    for members, alike in groupby(answer.answered[first : first + rows]):
-        count = len(list(alike))
-        if members == everybody:
-            yield at, count
-        at += count

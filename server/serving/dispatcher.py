@@ -51,7 +51,7 @@ from server.scheduling.core import (
 )
 from server.scheduling.policies.by_name import check_policy
 from server.serving.absent import MemberOut, asked_now, faulty_rows, unanswered
-from server.serving.answers import answers_of, check_members, part_of, told_by_all
+from server.serving.answers import answers_of, check_members, part_of
 from server.serving.calls import Call, PendingReply
 from server.serving.contexts import Contexts
 from server.serving.evidence import Span
@@ -513,8 +513,7 @@ class Dispatcher:
                 first += part.rows
                 continue
             if pending is not None and pending.call.with_members:
-                for at, rows in told_by_all(reply, first, part.rows):
-                    pending.tell(part.offset + at - first, part_of(reply, at, rows))
+                pending.tell(part.offset, part_of(reply, first, part.rows))
             if pending is not None and (shifts := self.shifts(pending.call)) is not None:
                 own = part_of(reply, first, part.rows)
                 pending.answer(part, 0, answers_of(sent.function, own, part.rows, shifts))
@@ -626,8 +625,7 @@ class Dispatcher:
                 stats.late_members += late * span.rows
         answers = answers_of(call.function, told, span.rows, self.shifts(call))
         if call.with_members:
-            for at, rows in told_by_all(told, 0, span.rows):
-                pending.tell(span.offset + at, part_of(told, at, rows))
+            pending.tell(span.offset, told)
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 
     def shifts(self, call: Call) -> tuple[float, ...] | None:

@@ -29,7 +29,7 @@ from gpu_worker.wire.protocol import RowError
 from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
 from server.ensemble.feedback import Feedback, learned, learned_in, learned_numbers
-from server.ensemble.learning import taught
+from server.ensemble.learning import taught, taught_by
 from server.ensemble.log_pool import at_temperatures
 from server.ensemble.selection import SelectionPolicy
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
@@ -44,7 +44,7 @@ from server.serving.prediction_ids import (
     PredictionIds,
     UnknownPrediction,
     input_digest,
-    scores_told,
+    told_of,
 )
 from server.store.feedback import FeedbackRepository, LabelledRow, Learn, Learned
 
@@ -121,7 +121,7 @@ class FeedbackService:
         """
         _check(function)
         if function.answers_numbers:
-            labels = [None if label is None else _as_number(label) or label for label in labels]
+            labels = _numbers(labels)
         labelled = await asyncio.to_thread(_labelled, function, form, rows, labels, context)
         outcomes, new = await self._new(function, labelled, labels)
         most = min(_ROWS_A_PART, _rows_at_once(function))
@@ -149,16 +149,14 @@ class FeedbackService:
     ) -> Given:
         """As `give`, of rows that were answered, by the ids of these answers; None counts nothing.
 
-        Nobody is asked: what the members said is in the ids, and in which context. What is no id of the
-        function's present deployment is an error of its row. Many are taken in parts, one after the other: an
-        id is short, and what it says is a number for each class and member.
+        Nobody is asked: what the members said is in the ids, and in which context. Where only some members
+        answered, only what these said teaches. What is no id of the function's present deployment is an error
+        of its row. Many are taken in parts, one after the other: an id is short, and what it says is a number
+        for each class and member.
         """
         _check(function)
         if function.answers_numbers:
-            raise BadOption(
-                f"{function.name} answers {function.task.name}, whose predictions have no ids; give the "
-                "inputs and what was right"
-            )
+            labels = _numbers(labels)
         most = _rows_at_once(function)
         outcomes: list[str | None] = []
         errors: dict[int, RowError] = {}
@@ -175,14 +173,21 @@ class FeedbackService:
     ) -> Given:
         told, labelled = await asyncio.to_thread(_told, self._ids, function, predictions, labels)
         outcomes, new = await self._new(function, labelled, labels)
-        of_context: dict[str, list[int]] = {}
+        alike: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         for _, place in new:
-            of_context.setdefault(told[place].context, []).append(place)
-        for context, places in of_context.items():
+            alike.setdefault((told[place].context, told[place].members), []).append(place)
+        for (context, members), places in alike.items():
             pairs = [(told[place].digest, str(labels[place])) for place in places]
-            said = np.stack([told[place].scores for place in places], axis=1).astype(np.float32)
-            answered = [function.label_at(told[place].answer) == labels[place] for place in places]
-            kept = await self._taught(function, pairs, said, answered, context)
+            said = np.stack([told[place].scores for place in places], axis=1)
+            answered = list[bool]()
+            if function.answers_numbers:
+                own = np.array([told[place].answer for place in places], np.float64)[None, :, None]
+                said = np.concatenate([own, said])
+            else:
+                said = said.astype(np.float32)
+                answered = [_label(function, told[place]) == labels[place] for place in places]
+            by = None if len(members) == len(function.members) else members
+            kept = await self._taught(function, pairs, said, answered, context, by)
             for place, what in zip(places, kept, strict=True):
                 outcomes[place] = what
         return Given(function, outcomes, labelled.errors)
@@ -221,11 +226,11 @@ class FeedbackService:
         reply = await self._calls.ask(call, receive, time.monotonic())
         width, kind = (1, np.float64) if function.answers_numbers else (len(function.classes), np.float32)
         scores: NDArray[np.floating[Any]] = np.zeros((len(function.members), len(rows), width), kind)
-        for first, told in reply.told:
-            found = scores_told(function, told)
-            if found is None:
+        for first, answer in reply.told:
+            told = told_of(function, answer)
+            if not all(by_all or row in reply.errors for row, by_all in enumerate(told.by_all, first)):
                 raise Overloaded(f"not all members of {function.name} have answered; try again", 1.0)
-            scores[:, first : first + found.shape[1]] = found
+            scores[:, first : first + told.scores.shape[1]] = told.scores
         return _Said(scores, reply)
 
     async def _keep_part(
@@ -269,19 +274,22 @@ class FeedbackService:
         probabilities: NDArray[np.floating[Any]],
         right: Sequence[bool],
         context: str,
+        by: tuple[int, ...] | None = None,
     ) -> Sequence[str]:
         """Keep labels of inputs, (digest, label), and learn from them; what became of each.
 
         probabilities: what each member said, [members, rows, classes], uncalibrated; of numbers the values
         of the function and of each member, [1 + members, rows, 1]. right: whether the function's answers
-        were, where it learns nothing.
+        were, where it learns nothing, or only some members answered: `by`, their places; None for all.
         """
         rows = [
             LabelledRow(
                 digest,
                 label,
-                # To be refitted on; nothing is made anew of a function that learns nothing.
-                np.ascontiguousarray(probabilities[:, number]).tobytes() if function.learns else b"",
+                # To be refitted on: by what all said, and not of a function that learns nothing.
+                np.ascontiguousarray(probabilities[:, number]).tobytes()
+                if function.learns and by is None
+                else b"",
             )
             for number, (digest, label) in enumerate(labelled)
         ]
@@ -291,7 +299,7 @@ class FeedbackService:
         else:
             place_of = {label: place for place, label in enumerate(function.classes)}
             truth = [place_of[label] for _, label in labelled]
-        answered = None if function.learns else right
+        answered = None if function.learns and by is None else right
         keep = self._repository.keep
         policy = await self._learned_state.learner(function)
         async with self._one_at_a_time.setdefault(function.name, asyncio.Lock()):
@@ -299,8 +307,10 @@ class FeedbackService:
                 served = self._learned_state.served(function)
                 observed = None
                 if policy is not None:
-                    observed = await self._observed(served, policy, labelled, probabilities, truth, context)
-                learn = _learn(served, probabilities, truth, answered, observed, context)
+                    observed = await self._observed(
+                        served, policy, labelled, probabilities, truth, context, by
+                    )
+                learn = _learn(served, probabilities, truth, answered, observed, context, by)
                 try:
                     outcomes, learned = await asyncio.to_thread(
                         keep, function.name, function.version, rows, learn, context
@@ -324,6 +334,7 @@ class FeedbackService:
         probabilities: NDArray[np.floating[Any]],
         truth: Sequence[int],
         context: str,
+        by: tuple[int, ...] | None,
     ) -> _Observed:
         """What the function's selection policy learns of the rows among these that teach, as it seems now.
 
@@ -337,8 +348,8 @@ class FeedbackService:
         before = function.feedback or feedback_of(function, None)
         told = at_temperatures(probabilities[:, list(teaching)], _temperatures(function))
         labels = [truth[place] for place in teaching]
-        state = await asyncio.to_thread(_selection, function, policy, before, told, labels, context)
-        return _Observed(before.taught, teaching, state)
+        state = await asyncio.to_thread(_selection, function, policy, before, told, labels, context, by)
+        return _Observed(before, teaching, state)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -351,11 +362,17 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """The state of a selection policy once it has observed the `teaching` rows, `taught` before them."""
+    """The state of a selection policy that has observed the `teaching` rows, by what was known `before`."""
 
-    taught: int
+    before: Feedback
     teaching: tuple[int, ...]
     state: dict[str, Any] | None
+
+    def holds(self, now: Feedback, teaching: Sequence[int]) -> bool:
+        """Whether it is these rows that teach, and what is known now is what was known then."""
+        was = self.before
+        known = (now.rows, now.taught, now.selection) == (was.rows, was.taught, was.selection)
+        return known and tuple(teaching) == self.teaching
 
 
 class _LearnedElsewhere(Exception):
@@ -382,8 +399,9 @@ def _learn(
     answered: Sequence[bool] | None,
     observed: _Observed | None,
     name: str,
+    by: tuple[int, ...] | None,
 ) -> Learn:
-    """probabilities, truth: as in `_taught`. name: of the context; "" for none.
+    """probabilities, truth, by: as in `_taught`. name: of the context; "" for none.
 
     observed: by the selection policy that learns; None where none does.
     """
@@ -401,17 +419,17 @@ def _learn(
         except ValueError as exc:
             log.error("feedback begun anew function=%s reason=%s", function.name, exc)
             before, own = feedback_of(function, None), None
-        if observed is not None and (before.taught, tuple(teaching)) != (observed.taught, observed.teaching):
+        if observed is not None and not observed.holds(before, teaching):
             raise _LearnedElsewhere
         told = probabilities[:, list(teaching)], [truth[row] for row in teaching]
         if function.answers_numbers:
-            return Learned(learned_numbers(before, told[0][:, :, 0], told[1], new=new).to_json())
+            return Learned(learned_numbers(before, told[0][:, :, 0], told[1], new=new, by=by).to_json())
         right = None if answered is None else [answered[row] for row in teaching]
         context = None
         if fit is None or not name:
-            after = learned(before, fit, *told, right, new=new)
+            after = learned(before, fit, *told, right, new=new, by=by)
         else:
-            after, context = learned_in(own, before, fit, *told, right, new=new)
+            after, context = learned_in(own, before, fit, *told, right, new=new, by=by)
         if observed is not None:
             after = replace(after, selection=observed.state)
         return Learned(after.to_json(), None if context is None else context.to_json())
@@ -426,6 +444,7 @@ def _selection(
     probabilities: NDArray[np.floating[Any]],
     labels: Sequence[int],
     context: str,
+    by: tuple[int, ...] | None,
 ) -> dict[str, Any] | None:
     """What these rows teach the function's selection policy; what cannot be kept is lost, and logged."""
     fit = function.rule.fit
@@ -434,7 +453,10 @@ def _selection(
     known = before.selection
     is_same = known is not None and known["policy"] == policy.name
     state = known["state"] if known is not None and is_same else policy.init()
-    state = taught(policy, state, fit.evidence, probabilities, labels, context=context, first=before.rows)
+    if by is None:
+        state = taught(policy, state, fit.evidence, probabilities, labels, context=context, first=before.rows)
+    else:
+        state = taught_by(policy, state, by, probabilities, labels, context=context)
     try:
         json.dumps(state)
     except (TypeError, ValueError) as exc:
@@ -471,11 +493,8 @@ def _labelled(
             continue
         if isinstance(row, RowError):
             errors[place] = row
-        elif function.answers_numbers and _as_number(label) is None:
-            said = f"{label[:_SHOWN]!r} is no number, and {function.name} answers numbers"
-            errors[place] = RowError(place, _UNKNOWN_LABEL, said)
-        elif not function.answers_numbers and label not in classes:
-            errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
+        elif (fault := _label_fault(function, classes, label)) is not None:
+            errors[place] = RowError(place, _UNKNOWN_LABEL, fault)
         else:
             of_input.setdefault(input_digest(form, row, context), []).append(place)
     return _Labelled(of_input, errors)
@@ -489,22 +508,39 @@ def _told(
     of_input: dict[str, list[int]] = {}
     errors: dict[int, RowError] = {}
     classes = frozenset(function.classes)
+    classes_of = None if function.answers_numbers else len(classes)
     for place, (text, label) in enumerate(zip(predictions, labels, strict=True)):
         if text is None or label is None:
             continue
-        if label not in classes:
-            errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
+        if (fault := _label_fault(function, classes, label)) is not None:
+            errors[place] = RowError(place, _UNKNOWN_LABEL, fault)
             continue
         try:
-            found = ids.read(
-                function.name, function.version, len(function.classes), text, len(function.members)
-            )
+            found = ids.read(function.name, function.version, classes_of, text, len(function.members))
         except UnknownPrediction as exc:
             errors[place] = RowError(place, _UNKNOWN_PREDICTION, str(exc))
             continue
         told[place] = found
         of_input.setdefault(found.digest, []).append(place)
     return told, _Labelled(of_input, errors)
+
+
+def _numbers(labels: Sequence[str | None]) -> list[str | None]:
+    """Each number in one way; what is none as it is."""
+    return [None if label is None else _as_number(label) or label for label in labels]
+
+
+def _label_fault(function: Function, classes: frozenset[str], label: str) -> str | None:
+    """What is wrong with a label; None for nothing."""
+    if function.answers_numbers:
+        is_number = _as_number(label) is not None
+        return None if is_number else f"{label[:_SHOWN]!r} is no number, and {function.name} answers numbers"
+    return None if label in classes else _no_class(function, label)
+
+
+def _label(function: Function, told: PredictionId) -> str | None:
+    """The label that was answered: of one that was not sure enough the function's default one."""
+    return function.label_at(None if told.answer is None else int(told.answer))
 
 
 def _as_number(label: str) -> str | None:

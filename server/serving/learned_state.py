@@ -156,9 +156,9 @@ class LearnedState:
         """All members were asked of these rows. named: [members, rows], in the order of the fit."""
         with contextlib.suppress(VersionGone):
             known = self.served(function)
-            taught = 0 if known.feedback is None else known.feedback.taught
+            labels = 0 if known.feedback is None else known.feedback.whole
             rows = self._agreed.setdefault(known.key, deque(maxlen=RECENT_ROWS))
-            rows.extend((_refits(known), taught, row) for row in agreed(named))
+            rows.extend((_refits(known), labels, row) for row in agreed(named))
             self._compare(known)
 
     def _compare(self, function: Function) -> None:
@@ -170,8 +170,8 @@ class LearnedState:
         if set(feedback.members) != set(fit.members):
             return
         recent = [each for refits, _, each in rows if refits == feedback.refits]
-        labels_since = min((taught for refits, taught, _ in rows if refits == feedback.refits), default=0)
-        if feedback.taught - labels_since >= LEAST_ROWS:
+        labels_since = min((labels for refits, labels, _ in rows if refits == feedback.refits), default=0)
+        if feedback.whole - labels_since >= LEAST_ROWS:
             return  # labels come, and they know more
         note, count = feedback.refit, len(fit.members)
         at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -24,7 +24,7 @@ from server.observability.metrics import Metrics
 from server.serving.calls import Call, Reply
 from server.serving.dispatcher import Dispatcher
 from server.serving.learned_state import LearnedState
-from server.serving.prediction_ids import scores_told
+from server.serving.prediction_ids import told_of
 from server.supervision import Tasks
 
 __all__ = ["ShadowRows"]
@@ -115,12 +115,14 @@ class ShadowRows:
         fit = function.fit
         assert fit is not None, "only rows of functions with a fit are put aside"
         place_of = {member.name: place for place, member in enumerate(function.members)}
-        for first, told in reply.told:
-            scores = scores_told(function, told)
-            if scores is None or set(place_of) != set(fit.members):
+        for first, answer in reply.told:
+            if set(place_of) != set(fit.members):
                 continue
-            fine = [row for row in range(scores.shape[1]) if first + row not in reply.errors]
-            named = scores.argmax(axis=2)[[place_of[name] for name in fit.members]][:, fine]
+            told = told_of(function, answer)
+            fine = [
+                row for row, by_all in enumerate(told.by_all) if by_all and first + row not in reply.errors
+            ]
+            named = told.scores.argmax(axis=2)[[place_of[name] for name in fit.members]][:, fine]
             self._metrics.shadow_rows[function.name] += len(fine)
             if fine:
                 self._learned_state.agreed(function, np.asarray(named))

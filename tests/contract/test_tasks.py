@@ -374,6 +374,15 @@ def test_labels_of_numbers_in_sql_teach_who_errs_less(
         assert made.query(f"SELECT {field} {of}") == [(0.0,)]
         with pytest.raises(SqlError, match="is no number"):
             made.query(f"SELECT ml_udf.feedback('{function}', '[1, 1]', 'dear')")
+        ((id_,),) = made.query(
+            f"SELECT (d).prediction FROM (SELECT ml_udf.detail('{function}', '[77, 1]') AS d) AS t"
+        )
+        by_id = f"SELECT ml_udf.feedback_by_id('{function}', '{id_}', '{{}}')"
+        assert made.query(by_id.format("155.0")) == [("counted",)]
+        assert made.query(f"SELECT ml_udf.feedback('{function}', '[77, 1]', '155')") == [("repeated",)]
+        assert made.query(by_id.format("156")) == [("changed",)]
+        with pytest.raises(SqlError, match="is no number"):
+            made.query(by_id.format("dear"))
     finally:
         made.close()
     body = {"function": function, "inputs": ["[500, 1]", "[600, 1]"], "labels": [1001, 1201.0]}

@@ -163,6 +163,29 @@ def test_subsets_with_a_member_that_does_not_answer_learn_nothing() -> None:
     assert changed == {(0, 2)}
 
 
+def test_rows_of_some_members_teach_the_subsets_of_these_alone() -> None:
+    draw = np.random.default_rng(8)
+    fit = fitted(draw, [0.9, 0.8, 0.7])
+    labels = draw.integers(0, CLASSES, 50)
+    told = np.stack([member(draw, labels, 0.2), member(draw, labels, 0.9), np.zeros((50, CLASSES))])
+    before = begun(fit.members, fit)
+    after = learned(before, fit, told, labels.tolist(), [True] * 50, by=(0, 1))
+    assert before.weights is not None
+    assert after.weights is not None
+    moved = {
+        each.members
+        for each, old, new in zip(fit.subsets, before.weights, after.weights, strict=True)
+        if old != new
+    }
+    assert moved == {(0, 1)}
+    first, second = adapted(fit, after).weights((0, 1))
+    assert second > first
+    assert (after.slow, after.taught, after.whole, after.fresh) == (before.slow, 50, 0, 0)
+    assert list(after.by_member.values())[2] is None, "it was not asked"
+    with pytest.raises(ValueError, match="whether the function's answers were right"):
+        learned(before, fit, told, labels.tolist(), by=(0, 1))
+
+
 def test_without_a_fit_it_is_counted_who_was_right_and_nothing_is_learned() -> None:
     told = np.array([[[0.9, 0.1], [0.8, 0.2]], [[0.1, 0.9], [0.6, 0.4]]])
     feedback = learned(begun(("a", "b"), None), None, told, [0, 0], [True, False], new=1)

@@ -19,6 +19,7 @@ from server.catalog.function_spec import feedback_form
 from server.catalog.functions import Function, ModelVersion
 from server.ensemble.contexts import Context
 from server.ensemble.evidence import evidence_of_subsets
+from server.ensemble.feedback import Feedback
 from server.ensemble.fit import Fit, SubsetFit
 from server.ensemble.selection import ENOUGH, Choice
 from server.errors import BadOption, Overloaded, VersionGone
@@ -163,13 +164,13 @@ class Place:
     def give_by_id(self, ids: Sequence[Any], labels: Sequence[str | None]) -> Given:
         return asyncio.run(self.service.give_by_id(self.function, ids, labels))
 
-    def answered(self, row: str, context: str = "") -> str:
-        """The id of an answer: what `loud` and `right` say of that row."""
+    def answered(self, row: str, context: str = "", members: tuple[int, ...] = (0, 1)) -> str:
+        """The id of an answer: what `loud` and `right`, or one of them, say of that row."""
         scores = np.full((2, len(CLASSES)), 0.1)
         scores[[0, 1], [CLASSES.index("laksa"), CLASSES.index(RIGHT[row[-1]])]] = 0.8
         digest = self.contexts.digest("f", context)
         told = PredictionId(
-            self.function.version, input_digest("text", row.encode(), digest), digest, 0, scores
+            self.function.version, input_digest("text", row.encode(), digest), digest, 0, scores, members
         )
         return self.ids.written("f", told)
 
@@ -550,6 +551,27 @@ def test_an_id_teaches_what_its_input_would_and_counts_once_with_it(registry: En
     assert given.outcomes == ["repeated", None, "repeated", None]
 
 
+def test_an_id_of_some_members_answer_counts_and_teaches_nothing_of_the_others(place: Place) -> None:
+    before = place.function.rule.fit
+    rows = [f"{number} p" for number in range(60)]
+    by_one = [place.answered(row, members=(number % 2,)) for number, row in enumerate(rows)]
+    assert place.give_by_id(by_one, ["pizza"] * 60).outcomes == ["counted"] * 60
+    known = place.function.feedback
+    assert known is not None
+    assert (known.rows, known.whole, known.accuracy) == (60, 0, 0.0), "laksa was answered"
+    assert known.by_member == {"loud": 0.0, "right": 1.0}
+    assert known.was_wrong == {"loud": [], "right": []}, "who was asked depends on what was said"
+    assert place.function.rule.fit == before, "one alone has nobody to be weighed against"
+    assert place.service._repository.newest("f", 1, 100) == [], "nothing to be refitted on"
+    assert place.give(dict.fromkeys(rows[:2], "pizza")).outcomes == ["repeated"] * 2
+    mixed = [place.answered("a l"), place.answered("b l", "me", (1,)), place.answered("c l", "", ())]
+    assert place.give_by_id(mixed, ["laksa"] * 3).outcomes == ["counted"] * 3
+    known = place.function.feedback
+    assert known is not None
+    assert (known.rows, known.whole, known.was_wrong) == (63, 1, {"loud": [False], "right": [False]})
+    assert Feedback.from_json(known.to_json(), FIT) == known
+
+
 def test_an_id_brings_its_context(place: Place) -> None:
     place.give(labelled(60))
     rows = [f"{number} p" for number in range(60)]
@@ -565,10 +587,10 @@ def test_an_id_brings_its_context(place: Place) -> None:
 def test_what_is_no_id_of_the_functions_deployment_is_an_error_of_its_row(place: Place) -> None:
     good = place.answered("0 l")
     scores = np.full((2, 3), 1 / 3)
-    old = place.ids.written("f", PredictionId(7, "00" * 32, "", 0, scores))
-    foreign = place.ids.written("g", PredictionId(1, "00" * 32, "", 0, scores))
-    forged = PredictionIds(b"guess").written("f", PredictionId(1, "00" * 32, "", 0, scores))
-    wider = place.ids.written("f", PredictionId(1, "00" * 32, "", 0, np.full((3, 3), 1 / 3)))
+    old = place.ids.written("f", PredictionId(7, "00" * 32, "", 0, scores, (0, 1)))
+    foreign = place.ids.written("g", PredictionId(1, "00" * 32, "", 0, scores, (0, 1)))
+    forged = PredictionIds(b"guess").written("f", PredictionId(1, "00" * 32, "", 0, scores, (0, 1)))
+    wider = place.ids.written("f", PredictionId(1, "00" * 32, "", 0, np.full((3, 3), 1 / 3), (0, 1, 2)))
     given = place.give_by_id(
         [good, old, foreign, forged, "17", 17, good[:-4], good, wider], [*["laksa"] * 7, "pasta", "laksa"]
     )
@@ -665,6 +687,7 @@ class Observing:
 
     def __init__(self) -> None:
         self.at_first: Callable[[], object] = lambda: None
+        self.observed: list[tuple[list[int], int]] = []
 
     def init(self) -> dict[str, Any]:
         return {"seen": 0}
@@ -672,7 +695,10 @@ class Observing:
     def select(self, state: object, row: object) -> Choice:
         return ENOUGH
 
-    def observe(self, state: dict[str, Any], context: str, evidence: object, label: int) -> dict[str, Any]:
+    def observe(
+        self, state: dict[str, Any], context: str, evidence: Mapping[int, Any], label: int
+    ) -> dict[str, Any]:
+        self.observed.append((sorted(evidence), label))
         at_first, self.at_first = self.at_first, lambda: None
         at_first()
         return {"seen": state["seen"] + 1}
@@ -693,3 +719,14 @@ def test_what_a_policy_observes_holds_no_lock_and_rests_on_what_other_servers_ta
     assert kept.feedback is not None
     assert kept.feedback["rows"] == 5
     assert kept.feedback["selection"] == {"policy": "observing", "state": {"seen": 2}}
+
+
+def test_of_an_answer_of_some_members_a_policy_observes_just_these(registry: Engine) -> None:
+    place = Place(registry, fit=KNOWN)
+    place.dispatched.policy = policy = Observing()
+    by_id = [place.answered("1 s", members=(1,)), place.answered("2 l", members=())]
+    place.give_by_id(by_id, ["satay", "laksa"])
+    assert policy.observed == [([1], CLASSES.index("satay"))]
+    known = place.function.feedback
+    assert known is not None
+    assert known.selection == {"policy": "observing", "state": {"seen": 1}}

@@ -8,6 +8,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import Engine
 
@@ -16,10 +17,10 @@ from server.catalog.function_spec import feedback_form
 from server.catalog.functions import ModelVersion
 from server.ensemble.error_weights import error_weights
 from server.ensemble.feedback import RECENT_ROWS, Feedback, begun, learned_numbers
-from server.errors import BadOption
 from server.serving.answers import answers_of
 from server.serving.calls import Call, Reply
 from server.serving.learned_state import with_feedback
+from server.serving.prediction_ids import PredictionId, input_digest
 from tests.unit.server.served import text_model
 from tests.unit.server.test_feedback import Place
 
@@ -136,9 +137,44 @@ def test_a_context_keeps_labels_of_its_own_and_teaches_everybody(registry: Engin
     assert place.function.feedback.rows == 2
 
 
-def test_predictions_of_numbers_have_no_ids(registry: Engine) -> None:
-    with pytest.raises(BadOption, match="whose predictions have no ids; give the inputs"):
-        place_of(registry).give_by_id(["x"], ["1"])
+def answered(place: Place, row: str, *members: int) -> str:
+    """The id of an answer to a row, by these members."""
+    told = np.array([[float(row)], [float(row) + 10]])
+    own = told[list(members)].mean()
+    prediction = PredictionId(1, input_digest("text", row.encode(), ""), "", float(own), told, members)
+    return place.ids.written_number("f", prediction)
+
+
+def test_by_ids_members_learn_what_they_would_by_inputs_and_a_row_counts_once(registry: Engine) -> None:
+    place = place_of(registry)
+    rows = list(labels(60))
+    assert place.give_by_id([answered(place, row, 0, 1) for row in rows], rows).outcomes == ["counted"] * 60
+    assert place.members.asked == []
+    weights = place.function.rule.weights
+    assert weights["near"] / weights["far"] == pytest.approx(76)
+    assert place.give({"1": "1.0", "2": "9"}).outcomes == ["repeated", "changed"]
+    again = [answered(place, row, 0, 1) for row in "34"]
+    given = place.give_by_id([*again, "x", again[0]], ["3.0", "5", "1", "dear"])
+    assert given.outcomes == ["repeated", "changed", None, None]
+    assert [given.errors[row].code for row in (2, 3)] == ["unknown_prediction", "unknown_label"]
+
+
+def test_members_that_did_not_answer_have_no_error_of_that_row(registry: Engine) -> None:
+    place = place_of(registry)
+    rows = list(labels(30))
+    place.give_by_id([answered(place, row, 1) for row in rows], rows)
+    told = feedback_form(place.function)
+    assert told is not None
+    assert (told["rows"], told["rmse"], told["rmse_by_member"]) == (30, 10.0, {"near": None, "far": 10.0})
+    # As on held-out rows; and (20 · 2² + 30 · 100) / (20 + 30).
+    assert place.function.rule.weights["near"] / place.function.rule.weights["far"] == pytest.approx(61.6 / 4)
+    known = place.function.feedback
+    assert known is not None
+    assert Feedback.from_json(json.loads(json.dumps(known.to_json())), None) == known
+    place.give({"100": "100"})
+    told = feedback_form(place.function)
+    assert told is not None
+    assert told["rmse_by_member"] == {"near": 0.0, "far": 10.0}
 
 
 # ── what is learned ───────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +193,9 @@ def test_values_of_other_members_are_refused() -> None:
         learned_numbers(begun(["a", "b"], None), [[0.0], [1.0]], [0.0])
 
 
-@pytest.mark.parametrize("squares", [[[1.0, 2.0]], [[1.0, -1.0, 1.0]], [[1.0, "x", 1.0]], [[1.0, True, 1.0]]])
+@pytest.mark.parametrize(
+    "squares", [[[1.0, 2.0]], [[1.0, -1.0, 1.0]], [[None, 1.0, 1.0]], [[1.0, "x", 1.0]], [[1.0, True, 1.0]]]
+)
 def test_errors_that_cannot_be_read_are_refused(squares: Any) -> None:
     kept = {**begun(["a", "b"], None).to_json(), "squares": squares}
     with pytest.raises(ValueError, match=r"is no squared error|those of other members"):

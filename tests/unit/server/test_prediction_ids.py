@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,12 @@ from tests.unit.server.served import CLASSES, function, text_model
 
 IDS = PredictionIds(b"key")
 TOLD = PredictionId(
-    3, "ab" * 32, "cd" * 16, 1, np.array([[0.1, 0.7, 0.2, 0.0, 0.0, 0.0], [0.3, 0.1, 0.1, 0.1, 0.2, 0.2]])
+    3,
+    "ab" * 32,
+    "cd" * 16,
+    1,
+    np.array([[0.1, 0.7, 0.2, 0.0, 0.0, 0.0], [0.3, 0.1, 0.1, 0.1, 0.2, 0.2]]),
+    (0, 1),
 )
 
 
@@ -35,7 +41,7 @@ def test_an_id_says_what_was_answered() -> None:
     found = IDS.read("f", 3, 6, text)
     assert (found.version, found.digest, found.context, found.answer) == (3, "ab" * 32, "cd" * 16, 1)
     np.testing.assert_allclose(found.scores, TOLD.scores, atol=1e-4)
-    plain = PredictionId(3, "ab" * 32, "", None, TOLD.scores)
+    plain = PredictionId(3, "ab" * 32, "", None, TOLD.scores, (0, 1))
     found = IDS.read("f", 3, 6, IDS.written("f", plain))
     assert (found.context, found.answer) == ("", None)
 
@@ -46,12 +52,43 @@ def test_of_many_classes_the_likeliest_are_said_and_the_rest_share_what_is_left(
     members: int, classes: int, seed: int
 ) -> None:
     scores = np.random.default_rng(seed).dirichlet(np.full(classes, 0.3), members)
-    found = IDS.read("f", 1, classes, IDS.written("f", PredictionId(1, "00" * 32, "", 0, scores))).scores
+    found = IDS.read(
+        "f", 1, classes, IDS.written("f", PredictionId(1, "00" * 32, "", 0, scores, tuple(range(members))))
+    ).scores
     assert found.shape == scores.shape
     assert found.sum(axis=1) == pytest.approx(1.0, abs=1e-3)
     assert (found.argmax(axis=1) == scores.argmax(axis=1)).all()
     top = np.sort(scores, axis=1)[:, -min(4, classes) :]
     np.testing.assert_allclose(np.sort(found, axis=1)[:, -min(4, classes) :], top, atol=1e-4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 20), st.data())
+def test_an_id_says_who_answered_and_of_the_others_nothing(members: int, data: st.DataObject) -> None:
+    by = tuple(sorted(data.draw(st.sets(st.integers(0, members - 1)))))
+    scores = np.random.default_rng(members).dirichlet(np.ones(3), members)
+    found = IDS.read("f", 1, 3, IDS.written("f", PredictionId(1, "00" * 32, "", 2, scores, by)), members)
+    assert (found.members, found.answer) == (by, 2)
+    np.testing.assert_allclose(found.scores[list(by)], scores[list(by)], atol=1e-4)
+    assert not np.delete(found.scores, by, axis=0).any()
+
+
+@given(st.floats(allow_nan=False), st.lists(st.floats(), min_size=1, max_size=9), st.data())
+def test_an_id_of_a_number_says_it_to_the_last_digit(
+    value: float, said: list[float], data: st.DataObject
+) -> None:
+    by = tuple(sorted(data.draw(st.sets(st.integers(0, len(said) - 1)))))
+    told = PredictionId(4, "ab" * 32, "cd" * 16, value, np.array(said)[:, None], by)
+    found = IDS.read("f", 4, None, IDS.written_number("f", told), len(said))
+    assert (found.answer, found.members, found.context) == (value, by, "cd" * 16)
+    np.testing.assert_array_equal(found.scores[list(by)], told.scores[list(by)])
+
+
+def test_an_id_of_a_number_is_none_of_a_class_and_the_other_way() -> None:
+    number = PredictionId(3, "ab" * 32, "", 1.5, np.array([[1.0], [2.0]]), (0, 1))
+    for text, classes in ((IDS.written_number("f", number), 6), (IDS.written("f", TOLD), None)):
+        with pytest.raises(UnknownPrediction, match="another deployment of that number"):
+            IDS.read("f", 3, classes, text)
 
 
 @pytest.mark.security
@@ -89,13 +126,13 @@ def test_an_id_from_before_the_registry_was_restored_is_of_another_deployment_of
     for classes, members in ((6, 3), (3, 2), (1, 2)):
         with pytest.raises(UnknownPrediction, match="another deployment of that number"):
             IDS.read("f", 3, classes, text, members)
-    unsure = PredictionId(3, "ab" * 32, "", 5, np.full((1, 6), 1 / 6))
+    unsure = PredictionId(3, "ab" * 32, "", 5, np.full((1, 6), 1 / 6), (0,))
     with pytest.raises(UnknownPrediction, match="another deployment"):
         IDS.read("f", 3, 5, IDS.written("f", unsure), 1)
     assert IDS.read("f", 3, 6, text, 2).scores.shape == (2, 6)
 
 
-def test_rows_that_a_label_could_not_teach_have_none() -> None:
+def test_rows_that_got_no_answer_have_none_and_others_say_who_answered() -> None:
     served = function(text_model("a"), text_model("b"), combine="mean")
     scores = np.array([[0.8, 0.1, 0.1]] * 2, "<f4").tobytes()
     both = [classified(f"{name}/1", ["laksa"] * 2, [0.8] * 2, scores) for name in "ab"]
@@ -110,9 +147,17 @@ def test_rows_that_a_label_could_not_teach_have_none() -> None:
     )
     rows = [f"row {number}".encode() for number in range(6)]
     found = ids_of(IDS, reply, "text", rows, "")
-    assert [bool(each) for each in found] == [True, False, True, True, False, False]
+    assert [bool(each) for each in found] == [True, False, True, True, True, True]
+    assert [IDS.read("f", 1, len(CLASSES), found[row], 2).members for row in (0, 3, 4)] == [
+        (0, 1),
+        (0, 1),
+        (0,),
+    ]
     told = IDS.read("f", 1, len(CLASSES), found[0])
     assert (told.digest, told.answer) == (input_digest("text", b"row 0", ""), CLASSES.index("laksa"))
     assert IDS.read("f", 1, len(CLASSES), found[3]).answer is None, "it got the default answer"
+    masked = Answer(0, both, [], answered=[2, 0])  # the second alone; and nobody but a proxy
+    reply = replace(reply, rows=2, errors={}, told=[(0, masked)])
+    assert [IDS.read("f", 1, 3, each).members for each in ids_of(IDS, reply, "text", rows, "")] == [(1,), ()]
     bare = Reply(function(bare=True), 1, {}, {}, [], set(), [(0, Answer(0, both, []))])
     assert ids_of(IDS, bare, "text", [b"x"], "") == [""]
