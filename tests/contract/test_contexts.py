@@ -149,21 +149,6 @@ def test_a_label_may_be_given_by_the_id_of_an_answer_and_is_the_inputs(engine: E
     assert engine.query("SELECT ml_udf.feedback_by_id('udf_dish', NULL, 'pizza')") == [(None,)]
 
 
-def test_an_answer_of_some_members_has_an_id_too(engine: Engine) -> None:
-    engine.set("slo_ms", "0.1")
-    texts = ", ".join(f"('gruel {number} {engine.name}')" for number in range(5))
-    details = f"(SELECT ml_udf.detail('udf_dish', t) AS d FROM (VALUES {texts}) AS v(t)) AS told"
-    told = engine.query(f"SELECT (d).answered_by, (d).prediction FROM {details}")
-    assert all(by in MEMBERS for by, _ in told), "one alone: there was no time for both"
-    listed = ", ".join(f"('{id_}', 'sushi')" for _, id_ in told)
-    query = f"SELECT ml_udf.feedback_by_id('udf_dish', id, label) FROM (VALUES {listed}) AS v(id, label)"
-    assert engine.query(query) == [("counted",)] * 5
-    assert engine.query(query) == [("repeated",)] * 5
-    first = f"SELECT ml_udf.feedback('udf_dish', 'gruel 0 {engine.name}', 'sushi')"
-    engine.set("slo_ms", "")
-    assert engine.query(first) == [("repeated",)]
-
-
 @pytest.mark.security
 def test_what_is_no_id_is_refused_in_the_same_words(engine: Engine) -> None:
     ask = "SELECT (d).prediction FROM (SELECT ml_udf.detail('{}', 'x') AS d) AS told"

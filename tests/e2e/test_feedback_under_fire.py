@@ -29,9 +29,9 @@ def server(tmp_path: Path) -> Iterator[InferenceServer]:
 
 
 def test_labels_on_duckdb_count_once_whatever_is_killed(server: InferenceServer) -> None:
-    outcome = give_under_fire("duckdb", server.url, server, ROWS, kills=1)
+    outcome = give_under_fire("duckdb", server.url, server, ROWS, kills=1, cancels=1)
     assert outcome.wrong == []
-    assert (outcome.server_kills, outcome.client_kills) == (1, 1)
+    assert (outcome.server_kills, outcome.client_kills, outcome.cancels) == (1, 1, 1)
     assert outcome.server_bytes < MOST_BYTES
 
 
@@ -39,7 +39,7 @@ def test_labels_on_postgresql_count_once_whatever_is_killed(
     server: InferenceServer, batching_cluster: Sandbox
 ) -> None:
     where = dsn_with_server(batching_cluster, server.url)
-    outcome = give_under_fire("postgres", where, server, ROWS, kills=1)
+    outcome = give_under_fire("postgres", where, server, ROWS, kills=1, cancels=1)
     assert outcome.wrong == []
-    assert (outcome.server_kills, outcome.client_kills) == (1, 1)
+    assert (outcome.server_kills, outcome.client_kills, outcome.cancels) == (1, 1, 1)
     assert outcome.server_bytes < MOST_BYTES

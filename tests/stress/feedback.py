@@ -1,9 +1,10 @@
 """`python -m tests.stress.feedback`: a million labels in one statement, while server and client are killed.
 
 Of each engine in turn one statement labels that many rows (labelled_rows.py). Meanwhile the server is killed
-and started again, and the statement's process is killed, at random; it is then asked again, until it comes
-to its end. Afterwards every input has counted once and has its last label, what is kept is within its bounds,
-and neither side has taken more memory than for a part of the rows.
+and started again, and the statement is cancelled, or its process killed, at random; it is then asked again,
+until it comes to its end. What had counted when it was cancelled has a label each. Afterwards every input has
+counted once and has its last label, what is kept is within its bounds, and neither side has taken more memory
+than for a part of the rows.
 
 Writes bench-results/stress_feedback.json; ends with 1 if any of this is not so.
 """
@@ -34,7 +35,7 @@ from server.ensemble.fit import Fit, SubsetFit
 from tests.benchmarks.report import console, write_json
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import CLASSES, text_model
-from tests.stress.feedback_statement import most_bytes
+from tests.stress.feedback_statement import CANCELLED, most_bytes
 from tests.stress.labelled_rows import faulty, kept
 
 __all__ = ["FeedbackOutcome", "give_under_fire", "served"]
@@ -63,6 +64,8 @@ class FeedbackOutcome:
     rows: int
     server_kills: int = 0
     client_kills: int = 0
+    cancels: int = 0
+    counted_at_cancels: list[int] = field(default_factory=list)
     tries: int = 0
     elapsed_s: float = 0.0
     last_try_s: float = 0.0
@@ -86,19 +89,27 @@ def served(server: InferenceServer, made: Path) -> None:
 
 
 def give_under_fire(
-    engine: str, where: str, server: InferenceServer, rows: int, *, kills: int, seed: int = 1
+    engine: str,
+    where: str,
+    server: InferenceServer,
+    rows: int,
+    *,
+    kills: int,
+    cancels: int = 0,
+    seed: int = 1,
 ) -> FeedbackOutcome:
     """One statement of so many rows, while the server and the statement are each killed `kills` times.
 
-    where: the URL of the server for DuckDB, the cluster's DSN for PostgreSQL.
+    where: the URL of the server for DuckDB, the cluster's DSN for PostgreSQL. cancels: how many times the
+    statement is cancelled before.
     """
     outcome = FeedbackOutcome(engine, rows)
     source = random.Random(f"{engine} {seed}")
     began_s = time.monotonic()
     # Where the kills come: after so many inputs have counted.
     inputs = len(kept(rows))
-    marks = sorted(source.randrange(inputs // 20, inputs) for _ in range(2 * kills))
-    victims = ["server", "client"] * kills
+    marks = sorted(source.randrange(inputs // 20, inputs) for _ in range(2 * kills + cancels))
+    victims = ["cancel"] * cancels + ["server", "client"] * kills
     while True:
         outcome.tries += 1
         try_s, kills_before = time.monotonic(), outcome.server_kills
@@ -106,6 +117,7 @@ def give_under_fire(
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
             statement = subprocess.Popen(
                 [sys.executable, "-m", "tests.stress.feedback_statement", engine, where, str(rows)],
+                stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=complained,
             )
@@ -119,6 +131,9 @@ def give_under_fire(
         outcome.last_try_s = time.monotonic() - try_s
         if statement.returncode == 0:
             break
+        if statement.returncode == CANCELLED:
+            outcome.wrong += _half_counted(server, outcome)
+            continue
         # A server that is gone for longer than clients try again ends the statement.
         if statement.returncode != -signal.SIGKILL and outcome.server_kills == kills_before:
             outcome.wrong.append(f"the statement failed: {complaint.decode()[-2000:]}")
@@ -160,7 +175,14 @@ def _watch(
             console.print(f"{outcome.engine}: {counted:,} inputs counted, try {outcome.tries}")
         if marks and counted >= marks[0]:
             marks.pop(0)
-            if victims.pop(0) == "client":
+            victim = victims.pop(0)
+            if victim == "cancel":
+                assert statement.stdin is not None, "it is a pipe"
+                statement.stdin.write(b"cancel\n")
+                statement.stdin.flush()
+                outcome.cancels += 1
+                return
+            if victim == "client":
                 statement.kill()
                 outcome.client_kills += 1
                 return
@@ -179,6 +201,23 @@ def _counted(server: InferenceServer) -> int:
         return 0
     finally:
         client.close()
+
+
+def _half_counted(server: InferenceServer, outcome: FeedbackOutcome) -> list[str]:
+    """What is not as it should be once a statement was cancelled: labels that are kept, and did not count, or
+    the other way. Requests under way when it was cancelled may still come to their end.
+    """
+    kept_now = -1
+    while kept_now != (kept_now := _kept(server)):
+        time.sleep(1)
+    counted = _counted(server)
+    outcome.counted_at_cancels.append(counted)
+    return [] if counted == kept_now else [f"cancelled: {counted} inputs counted, and {kept_now} are kept"]
+
+
+def _kept(server: InferenceServer) -> int:
+    with contextlib.closing(sqlite3.connect(server.home / "registry.db")) as registry:
+        return int(registry.execute("SELECT count(*) FROM feedback").fetchone()[0])
 
 
 def _await_ended(engine: str, where: str) -> None:
@@ -224,6 +263,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stress.feedback", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--cancels", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["duckdb", "postgres", "both"], default="both")
     flags = parser.parse_args()
@@ -237,12 +277,21 @@ def main() -> int:
             if engine == "postgres":
                 cluster = stack.enter_context(sandbox(PostgresServer.find(), batching=True, local=False))
                 where = dsn_with_server(cluster, server.url)
-            one = give_under_fire(engine, where, server, flags.rows, kills=flags.kills, seed=flags.seed)
+            one = give_under_fire(
+                engine,
+                where,
+                server,
+                flags.rows,
+                kills=flags.kills,
+                cancels=flags.cancels,
+                seed=flags.seed,
+            )
         found.append(one)
         console.print(
             f"{engine}: {one.rows:,} rows in {one.elapsed_s:,.0f} s ({one.rows / one.elapsed_s:,.0f} rows/s,"
             f" the last try alone {one.rows / one.last_try_s:,.0f}), {one.server_kills} servers and"
-            f" {one.client_kills} clients killed; most memory: server {one.server_bytes // MiB} MiB, client"
+            f" {one.client_kills} clients killed, {one.cancels} times cancelled;"
+            f" most memory: server {one.server_bytes // MiB} MiB, client"
             f" {one.client_bytes // MiB}, backend {one.backend_bytes // MiB}; registry"
             f" {one.registry_bytes // MiB} MiB; {one.wrong or 'all as it should be'}"
         )

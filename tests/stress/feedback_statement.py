@@ -1,7 +1,8 @@
 """`python -m tests.stress.feedback_statement ENGINE WHERE ROWS`: one statement of feedback on `udf_dish`.
 
-A process of its own, so that it can be killed and weighed. Prints JSON: how many rows had which outcome, and
-the most memory that this process had, and PostgreSQL's backend, in bytes.
+A process of its own, so that it can be killed and weighed. A line on its standard input cancels the
+statement; the process ends with 130 then. Prints JSON: how many rows had which outcome, and the most memory
+that this process had, and PostgreSQL's backend, in bytes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.stress.labelled_rows import rows_sql
+
+CANCELLED = 130  # as a shell has it of what Ctrl-C ended
 
 _ASK = (
     "SELECT outcome, count(*) FROM (SELECT ml_udf.feedback('udf_dish', input, label) AS outcome"
@@ -31,7 +36,11 @@ def on_duckdb(url: str, rows: int) -> list[tuple[Any, ...]]:
         con.execute("SET VARIABLE ml_udf_on_error = 'null'")
         con.execute("SET VARIABLE ml_udf_timeout_ms = 600000")
         con.execute(f"CREATE TABLE rows AS {rows_sql(rows, f'range({rows}) AS t(i)').replace('/', '//')}")
-        return con.execute(_ASK.format(rows="SELECT * FROM rows")).fetchall()
+        _cancel_when_told(con.interrupt)
+        try:
+            return con.execute(_ASK.format(rows="SELECT * FROM rows")).fetchall()
+        except duckdb.InterruptException:
+            raise SystemExit(CANCELLED) from None
 
 
 def on_postgres(dsn: str, rows: int) -> tuple[list[tuple[Any, ...]], int]:
@@ -41,8 +50,20 @@ def on_postgres(dsn: str, rows: int) -> tuple[list[tuple[Any, ...]], int]:
         con.execute("SET ml_udf.on_error = 'null'")
         con.execute("SET ml_udf.timeout_ms = '600000'")
         made = rows_sql(rows, f"generate_series(0, {rows - 1}) AS t(i)")
-        told = con.execute(_ASK.format(rows=made)).fetchall()
+        _cancel_when_told(con.cancel)
+        try:
+            told = con.execute(_ASK.format(rows=made)).fetchall()
+        except psycopg.errors.QueryCanceled:
+            raise SystemExit(CANCELLED) from None
         return told, most_bytes(con.info.backend_pid)
+
+
+def _cancel_when_told(cancel: Callable[[], object]) -> None:
+    def wait() -> None:
+        if sys.stdin.readline():
+            cancel()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def most_bytes(pid: int | str = "self") -> int:
