@@ -137,9 +137,10 @@ class _Told:
     __slots__ = ("faults", "nbytes")
 
     def __init__(self, answers: Mapping[Hashable, Outcome]) -> None:
-        values, _, errors, details = zip(*answers.values(), strict=True)
+        values = [answer[0] for answer in answers.values()]
+        errors = [answer[2] for answer in answers.values()]
         rows = len(answers)
-        numbers = _DETAIL_NUMBERS * (rows - details.count(None))
+        numbers = _DETAIL_NUMBERS * (rows - [answer[3] for answer in answers.values()].count(None))
         if tuple in set(map(type, answers)):
             numbers += sum(len(key) for key in answers if isinstance(key, tuple))
         if list in set(map(type, values)):  # an array holds its own

@@ -61,6 +61,8 @@ class Prediction:
 
     def first_error(self) -> tuple[int, MlUdfError] | None:
         """The lowest faulty row, with its error."""
+        if not self.stats.failed_rows:
+            return None
         return next(((row, error) for row, error in enumerate(self.errors) if error), None)
 
 

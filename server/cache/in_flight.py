@@ -8,8 +8,11 @@ comes after it waits for that one. Pure; knows neither calls nor answers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import is_
 from typing import Generic, TypeVar
 
 __all__ = ["Flight", "InFlight"]
@@ -59,9 +62,12 @@ class InFlight(Generic[Who]):
 
     def land(self, flight: Flight[Who]) -> dict[bytes, list[tuple[Who, int]]]:
         """They are over, one way or another: by key, who waits, in the order of coming."""
-        flights = self._flights
-        for key in flight.keys:
-            if key is not None and flights.get(key) is flight:
-                del flights[key]
+        flights, keys = self._flights, flight.keys
+        if all(map(is_, map(flights.get, keys), repeat(flight))):  # type: ignore[arg-type]  # None is no key
+            deque(map(flights.pop, keys, repeat(None)), 0)  # type: ignore[arg-type]  # nor is it here
+        else:
+            for key in keys:
+                if key is not None and flights.get(key) is flight:
+                    del flights[key]
         waiting, flight.waiting, flight.keys = flight.waiting, {}, ()
         return waiting

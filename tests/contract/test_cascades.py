@@ -15,11 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from ml_udf.cli.app import app
+from ml_udf.client import Options
 from ml_udf.training import ARROW, TrainingCalls
 from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.task_models import tint_model
 from tests.training_data import draw_photos
+from tests.waiting import wait_until
 
 JOB_S = 400.0  # training yields to everything else that the machine does
 ROWS = 1400
@@ -79,19 +81,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, photos: Texts) -> Iterator[I
 
 def trained(calls: TrainingCalls, dataset: str, rows: Texts, parts: dict[str, int]) -> int:
     """The job that has learned from these; `parts` of a text that its model reads."""
-    batch = pa.record_batch({"t": [text for text, _ in rows], "m": [mood for _, mood in rows]})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    given = {
-        "name": dataset,
-        "query": "SELECT t, m FROM d",
-        "target": "m",
-        "key": "t",
-        "task": "text-classification",
-        "validation": 0.25,
-    }
-    calls.push(given, iter([sink.getvalue().to_pybytes()]), ARROW)
+    pushed(calls, dataset, rows, "text-classification", validation=0.25)
     knobs = [
         {"name": name, "dtype": "integer", "list": [value], "group": "architecture"}
         for name, value in parts.items()
@@ -103,6 +93,23 @@ def trained(calls: TrainingCalls, dataset: str, rows: Texts, parts: dict[str, in
         time.sleep(0.2)
     assert known["state"] == "done", known["reason"]
     return int(job)
+
+
+def pushed(calls: TrainingCalls, dataset: str, rows: Texts, task: str, *, validation: float) -> None:
+    """A dataset of these (input, label)."""
+    batch = pa.record_batch({"t": [text for text, _ in rows], "m": [label for _, label in rows]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    given = {
+        "name": dataset,
+        "query": "SELECT t, m FROM d",
+        "target": "m",
+        "key": "t",
+        "task": task,
+        "validation": validation,
+    }
+    calls.push(given, iter([sink.getvalue().to_pybytes()]), ARROW)
 
 
 @pytest.fixture
@@ -226,6 +233,36 @@ def test_photos_are_answered_by_a_proxy_as_by_the_function(
     assert sum(who == "tint_small" for _, who in first.values()) > PHOTOS / 10
     sql.set("min_agreement", "1.0")
     assert answered(sql, function) == {path: (tint, "tint_large") for path, tint in photos}
+
+
+def test_a_proxy_that_is_kept_off_is_tried_by_itself_while_nothing_waits(
+    house: InferenceServer, photos: Texts
+) -> None:
+    paths, function = [path for path, _ in photos], "tint_dear"
+    options = Options(answer_cache="off")
+    with house.client() as client:
+        pushed(TrainingCalls(client), "tints", photos, "image-classification", validation=0.6)
+        cascade = {"agreement": 0.9, "proxy": "tint_large", "dataset": "tints"}
+        client.put(f"/v1/functions/{function}", {"models": ["tint_small"], "cascade": cascade})
+
+        def batches_of_the_proxy() -> int:
+            (stats,) = client.get("/v2/models/tint_large/stats")["model_stats"]
+            return int(stats["execution_count"])
+
+        before = 0
+
+        def is_answered_without_it() -> bool:
+            """Once both have been asked, as what each takes is learned from what it took."""
+            nonlocal before
+            client.predict("tint_large", paths, options)
+            client.predict("tint_small", paths, options)
+            before = batches_of_the_proxy()
+            client.predict(function, paths, options)
+            (told,) = [one for one in client.get("/v1/functions")["functions"] if one["name"] == function]
+            return told["selection"]["cascade"]["kept_off"] is not None
+
+        wait_until(is_answered_without_it)
+        wait_until(lambda: batches_of_the_proxy() > before)
 
 
 def test_a_proxy_that_cannot_show_it_is_refused_with_the_numbers(sql: Engine) -> None:
