@@ -281,6 +281,7 @@ class Engine:
                     takes = ", ".join(sorted(resident.network.forms))
                     raise BadRequest(f"the model {resident.key!r} takes {takes}, not {form!r}")
                 _check_task(resident, task)
+            _check_alone(residents)
             plan = AskPlan(steps, len(residents)) if steps else None
             if plan is not None:
                 _check_classes(residents, task)
@@ -465,6 +466,13 @@ def _check_task(resident: Resident, name: str) -> None:
         raise BadRequest(f"the model {resident.key!r} does {resident.manifest.task}, not {name}")
     if not width_of(resident.network, task.reads, len(resident.manifest.classes)):
         raise BadRequest(f"the model {resident.key!r} has no {task.reads}, of which {name} is made")
+
+
+def _check_alone(residents: Sequence[Resident]) -> None:
+    """Raises `BadRequest` for a parity model beside others: its rows are groups of theirs."""
+    for resident in residents if len(residents) > 1 else ():
+        if resident.manifest.parity is not None:
+            raise BadRequest(f"the parity model {resident.key!r} is asked of groups of rows, and alone")
 
 
 def _check_classes(residents: Sequence[Resident], name: str) -> None:

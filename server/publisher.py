@@ -283,7 +283,13 @@ class Publisher:
 
     def users_of(self, model: ModelVersion) -> list[str]:
         """The functions that are served and may ask it, by name; none of a model that answers by itself."""
-        return sorted({each.name for each in self._catalog if not each.bare and model in each.asked})
+        return sorted(
+            {
+                each.name
+                for each in self._catalog
+                if not each.bare and (model in each.asked or model == each.parity)
+            }
+        )
 
     async def remove_variant(self, model: ModelVersion) -> None:
         """Serve a variant no longer, and forget its files. Raises `BadOption` where a function names it."""

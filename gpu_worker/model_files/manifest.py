@@ -12,6 +12,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.backbone import Backbone, backbone_from
 from gpu_worker.model_files.file_list import ModelFile, files_from
 from gpu_worker.model_files.outputs import OutputSpec, outputs_from
+from gpu_worker.model_files.parity_spec import ParitySpec, parity_from
 from gpu_worker.model_files.preprocess import MOST_SIDE, PLAIN, Frame, Preprocess, preprocess_from
 from gpu_worker.model_files.regular import (
     COLUMN_KINDS,
@@ -104,6 +105,7 @@ class Manifest:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     content: str = ""
     run: RunSpec = AS_IT_IS  # how it runs, of a model's variant
+    parity: ParitySpec | None = None  # whose rows are groups of its model's
 
     def __post_init__(self) -> None:
         if not self.files and self.weights is not None:
@@ -154,6 +156,7 @@ class Manifest:
                 ("thresholds", dict(self.thresholds), bool(self.thresholds)),
                 ("content", self.content, bool(self.content)),
                 ("run", self.run.to_json(), self.run != AS_IT_IS),
+                ("parity", self.parity and self.parity.to_json(), self.parity is not None),
                 ("backbone", self.backbone and self.backbone.to_json(), self.backbone is not None),
             )
             if is_said
@@ -210,6 +213,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         backbone=backbone_from(content),
         thresholds=thresholds_from(content.get("thresholds"), classes),
         run=run_from(content),
+        parity=parity_from(content),
         content=JSON if remote and remote.schema else _parse_content(content.get("content") or ""),
     )
 

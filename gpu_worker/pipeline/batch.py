@@ -65,6 +65,7 @@ class Batch:
         networks = [model.network for model in residents]
         self._encoded = any(isinstance(each, TakesEncoded) and each.takes_encoded for each in networks)
         ends = [each.file_ends for each in networks if isinstance(each, TakesFiles) and each.file_ends]
+        self._parity = residents[0].manifest.parity if residents else None  # the engine lets one in alone
         self._file_ends = (max(first for first, _ in ends), max(last for _, last in ends)) if ends else None
         self._is_unwanted = UntilDeadline(self.is_closed, ends_s)
         self._rows = rows
@@ -96,6 +97,7 @@ class Batch:
             piece = Piece(start, rows, self.timer, with_shapes=self.tally.needs_shapes)
             piece.encoded = self._encoded
             piece.file_ends = self._file_ends
+            piece.parity = self._parity
             return piece
 
     def run(self, piece: Piece) -> None:

@@ -15,16 +15,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpu_worker.errors import RowFault
+from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
+from gpu_worker.pipeline.encoding import encoded
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import RowError
+from gpu_worker.wire.row_groups import rows_in
 
 __all__ = ["Intake", "Piece"]
 
@@ -80,6 +83,7 @@ class Piece:
         "encoded",
         "faults",
         "file_ends",
+        "parity",
         "pixels",
         "rows",
         "shapes",
@@ -108,6 +112,7 @@ class Piece:
         self.decoding = Decoding()
         self.encoded = False  # whether its rows become pictures as they are encoded, and no pixels
         self.file_ends: tuple[int, int] | None = None  # of rows that are any files, how much is read
+        self.parity: ParitySpec | None = None  # of rows that are groups, how each becomes one picture
         self._lock = threading.Lock()
         self._slices_left = 0
 
@@ -256,6 +261,11 @@ class Intake:
             mine = media.of(piece.start + index)
             return mine.read(row, max_bytes=self._max_input_bytes, folders=folders)
 
+        if piece.parity is not None:
+            spec = piece.parity
+            return lambda index, row: self._read_group(
+                piece, spec, index, row, read if form == "path" else _as_it_is
+            )
         if self._jpegs is not None:
             return _OnDevice(self, self._jpegs, piece, read if form == "path" else _as_it_is)
         if form == "image":
@@ -272,6 +282,24 @@ class Intake:
             buffer[index] = decode_picture(data, frame, max_pixels=self.max_pixels)
             if several:
                 piece.took(frame, time.monotonic() - began_s)
+
+    def _read_group(
+        self,
+        piece: Piece,
+        spec: ParitySpec,
+        index: int,
+        group: bytes,
+        read: Callable[[int, bytes], bytes],
+    ) -> None:
+        """The pictures of a row group become one. Raises `RowFault`."""
+        try:
+            rows = rows_in(group, spec.k)
+        except ValueError as exc:
+            raise RowFault("input_invalid", f"a parity model's row: {exc}") from exc
+        files = [self.checked(read(index, row)) for row in rows]
+        for frame, buffer in piece.pixels.items():
+            pictures = [decode_picture(data, frame, max_pixels=self.max_pixels) for data in files]
+            buffer[index] = encoded(pictures, spec.encoder)
 
     def _read_picture(
         self, piece: Piece, index: int, row: bytes, media: MediaRoots | MediaByRow | None

@@ -16,9 +16,10 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable, RowFault
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.loader import load_network, warm_up
-from gpu_worker.networks.network import reading
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, Outputs, reading
 from gpu_worker.pipeline.decode import Pixels, decode_picture
 from gpu_worker.tasks import task_named
+from gpu_worker.variants.parity import rebuilt_places
 
 __all__ = ["UNREAD", "HeldOutRows"]
 
@@ -48,6 +49,8 @@ class HeldOutRows:
     def answers(self, manifests: Sequence[Manifest], device: Device) -> tuple[Places, list[Places]]:
         """The rows' classes, and what each model names: places among their classes, [rows] each.
 
+        Of a parity model, what is rebuilt by it from the first one's answers to other rows.
+
         −1: of a target that is no class, and of all of a row whose picture cannot be read. Raises
         `ModelUnusable` where a model cannot be loaded, or there are no rows.
         """
@@ -64,8 +67,14 @@ class HeldOutRows:
             places, pixels = self._decoded(first, start)
             if not places:
                 continue
-            for answers, run in zip(named, networks, strict=True):
-                answers[places] = np.asarray(run(pixels, lambda: False)).argmax(axis=1)
+            own = np.asarray(networks[0](pixels, lambda: False), np.float32)
+            named[0][places] = own.argmax(axis=1)
+            for answers, run, manifest in zip(named[1:], networks[1:], manifests[1:], strict=True):
+                if manifest.parity is None:
+                    answers[places] = np.asarray(run(pixels, lambda: False)).argmax(axis=1)
+                else:  # as rebuilt from the answers to others of the batch
+                    said = _scores_of(run)
+                    answers[places] = rebuilt_places(own, said, pixels, manifest.parity)
         return self._targets, named
 
     def _open(self, classes: Sequence[str]) -> None:
@@ -94,3 +103,7 @@ class HeldOutRows:
                 continue
             places.append(place)
         return places, np.stack(pictures) if pictures else np.zeros((0, 0, 0, 3), np.uint8)
+
+
+def _scores_of(run: Callable[[Inputs, IsCancelled], Outputs]) -> Callable[[Pixels], Floats]:
+    return lambda pixels: np.asarray(run(pixels, lambda: False), np.float32)

@@ -22,6 +22,8 @@ from gpu_worker.wire.protocol import MakeVariant, VariantMade
 
 __all__ = ["MakingRows", "made_and_judged"]
 
+_TAUGHT_ROWS = 10_000  # by which a parity model learns
+
 
 @dataclass(frozen=True, slots=True)
 class MakingRows:
@@ -42,7 +44,10 @@ def made_and_judged(message: MakeVariant, rows: MakingRows) -> VariantMade:
         return rows.read(path)
 
     def calibration(manifest: Manifest) -> Calibration:
-        return Calibration(message.snapshot, manifest, read, message.calibration_rows, rows.max_pixels)
+        most = _TAUGHT_ROWS if is_parity else message.calibration_rows
+        return Calibration(message.snapshot, manifest, read, most, rows.max_pixels)
+
+    is_parity = message.recipe.startswith("parity")
 
     made = make_variant(
         Path(message.directory),
@@ -51,6 +56,7 @@ def made_and_judged(message: MakeVariant, rows: MakingRows) -> VariantMade:
         message.recipe,
         threads=message.threads,
         calibration=calibration if message.snapshot else None,
+        on_step=rows.on_step,
     )
     told = VariantMade(
         message.id,

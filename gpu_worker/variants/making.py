@@ -1,7 +1,8 @@
 """One variant of a stored model, written into a folder of its own as a model version that any worker loads.
 
     torch ─ exporting ─→ onnx ─ quantising ─→ int8
-      └─ the same weights, run otherwise ─→ bf16, traced
+      ├─ the same weights, run otherwise ─→ bf16, traced
+      └─ taught by its answers ─→ parity-2 … parity-4, by another encoder parity-2-tiles …
 
 Which of them are worth having is measured by whoever asks; here they are only made.
 """
@@ -22,11 +23,16 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.exporting import exported
 from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.manifest import Manifest, read_manifest
+from gpu_worker.model_files.parity_spec import ENCODERS, MOST_K, SUM, ParitySpec
 from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256
 from gpu_worker.model_files.run_spec import BFLOAT16, INT8, RunSpec
+from gpu_worker.model_files.saving import WEIGHTS_FILE, write_tensors
 from gpu_worker.networks.runtimes import runtime_of
+from gpu_worker.tasks import task_named
 from gpu_worker.variants.calibration import Calibration
+from gpu_worker.variants.parity import parity_input, taught
 from gpu_worker.variants.quantising import quantised
+from gpu_worker.zoo import ARCHITECTURES
 
 __all__ = ["Made", "make_variant"]
 
@@ -37,7 +43,8 @@ _GRAPH = "model.onnx"
 @dataclass(frozen=True, slots=True)
 class Made:
     """manifest: of what was made · difference: the largest of any number beside the original's, where an
-    export compared them · calibrated, skipped: rows by which int8 has its ranges, and that could not be read
+    export compared them · calibrated, skipped: rows by which int8 has its ranges, or by which a parity model
+    was taught, and those that could not be read
     """
 
     manifest: Manifest
@@ -54,11 +61,13 @@ def make_variant(
     *,
     threads: int = 1,
     calibration: Callable[[Manifest], Calibration] | None = None,
+    on_step: Callable[[], object] = lambda: None,
 ) -> Made:
     """Writes the variant of the model stored in `directory` into the folder `target`, as the model `name`.
 
-    recipe: onnx, int8, bf16, traced, or same, which differs by its threads alone. calibration: the rows of
-    int8. Raises `ModelUnusable` where it cannot be made of this model, and says why.
+    recipe: onnx, int8, bf16, traced, same, which differs by its threads alone, or that of a parity model.
+    calibration: the rows of int8, and by which a parity model is taught. on_step: may raise, to give it up.
+    Raises `ModelUnusable` where it cannot be made of this model, and says why.
     """
     manifest = read_manifest(str(directory))
     target.mkdir(parents=True, exist_ok=True)
@@ -66,6 +75,8 @@ def make_variant(
         return _onnx(manifest, directory, target, name, threads)
     if recipe == "int8":
         return _int8(manifest, directory, target, name, threads, calibration)
+    if (parity := _parity_named(recipe)) is not None:
+        return _parity(manifest, target, name, parity, calibration, on_step)
     if recipe == "same":
         if manifest.runtime != _ONNX:
             raise ModelUnusable(
@@ -83,7 +94,54 @@ def make_variant(
                 f"{manifest.runtime} cannot be"
             )
         return Made(_copied(manifest, target, name, RunSpec(traced=True)))
-    raise ModelUnusable(f"there is no variant {recipe!r}; there are onnx, int8, bf16, traced and same")
+    raise ModelUnusable(
+        f"there is no variant {recipe!r}; there are onnx, int8, bf16, traced, same and parity-2 to "
+        f"parity-{MOST_K}"
+    )
+
+
+def _parity_named(recipe: str) -> ParitySpec | None:
+    """parity-3, parity-3-tiles: k and the encoder."""
+    for k in range(2, MOST_K + 1):
+        for encoder in ENCODERS:
+            if recipe == f"parity-{k}" + ("" if encoder == SUM else f"-{encoder}"):
+                return ParitySpec(k, encoder)
+    return None
+
+
+def _parity(
+    manifest: Manifest,
+    target: Path,
+    name: str,
+    parity: ParitySpec,
+    calibration: Callable[[Manifest], Calibration] | None,
+    on_step: Callable[[], object],
+) -> Made:
+    is_ours = manifest.runtime == "torch" and manifest.architecture in ARCHITECTURES
+    if not is_ours or not task_named(manifest.task).picks_one or not manifest.input.height:
+        raise ModelUnusable(
+            f"{manifest.name}: a parity model has its model's architecture, and is made of torch's "
+            f"classifiers of pictures: {', '.join(ARCHITECTURES)}"
+        )
+    if calibration is None:
+        raise ModelUnusable(
+            f"{manifest.name}: a parity model is taught by rows of a dataset's snapshot; name the dataset"
+        )
+    rows = calibration(manifest)
+    weights, count = taught(manifest, parity, rows, on_step)
+    write_tensors(str(target / WEIGHTS_FILE), weights)
+    sha256 = file_sha256(str(target / WEIGHTS_FILE))
+    found = dataclasses.replace(
+        manifest,
+        directory=str(target),
+        name=name,
+        input=parity_input(manifest.input, parity),
+        weights=WEIGHTS_FILE,
+        sha256=sha256,
+        files=(ModelFile(WEIGHTS_FILE, sha256),),
+        parity=parity,
+    )
+    return Made(_said(found, target), None, count, rows.skipped)
 
 
 def _onnx(manifest: Manifest, directory: Path, target: Path, name: str, threads: int) -> Made:

@@ -91,7 +91,8 @@ class SeenCatalog:
         fitted = () if function.fit is None else function.fit.members
         proxy = str((function.cascade or {}).get("proxy") or "")  # also of one that is not used
         named = (key.partition("/")[0] for key in (*function.named, *also, *([proxy] if proxy else ())))
-        names = dict.fromkeys((*(model.name for model in function.asked), *named, *fitted))
+        asked = function.asked if function.parity is None else (*function.asked, function.parity)
+        names = dict.fromkeys((*(model.name for model in asked), *named, *fitted))
         sees = self._view.sees
         stages = () if function.pipeline is None else function.pipeline.stages
         hidden = {

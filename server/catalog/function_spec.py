@@ -17,6 +17,8 @@ from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from server.catalog.cascade_spec import cascade_asked, check_cascade, proxy_of, refused, shown
 from server.catalog.catalog import Models
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion, Proxy
+from server.catalog.late_rows import PARITY, LateRows, late_rows_from
+from server.catalog.variants import base_of, parity_variant, variant_model, variant_of
 from server.catalog.wants import Wants, wants_from
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
@@ -54,6 +56,7 @@ _FIELDS = {
     "input",
     "media_roots",
     "late_members",
+    "late_rows",
     "answer_cache",
     "cascade",
     "wants",
@@ -61,7 +64,7 @@ _FIELDS = {
 # Found when it is deployed; in the body where that is an older specification.
 _PINNED = {"features", "cascade_found", "candidates"}
 # What is said of several members, or of one by its name: of a function by wish, whoever answers it is alone.
-_OF_MODELS = ("models", "select", "combine", "actor", "cascade", "thresholds", "late_members")
+_OF_MODELS = ("models", "select", "combine", "actor", "cascade", "thresholds", "late_members", "late_rows")
 _BY_DEFAULT = "value"  # selects members where nothing else is said, and evidence is there
 _BY_SUBSET = ("value", "gear", "slackfit", "async")  # need not know how sure an answer is
 _MAX_MEMBERS = 32
@@ -151,6 +154,7 @@ def function_of(
     select, members = _select(name, members, given, fit, is_draft=is_draft)
     task = _task(given.get("task"), name, members)
     proxy, cascade = _cascade(name, given, members, task, catalog)
+    late_rows = late_rows_from(name, given.get("late_rows"))
     function = Function(
         name=name,
         version=version,
@@ -164,6 +168,8 @@ def function_of(
         select=select if proxy is None else "cascade",
         thresholds=_thresholds(given.get("thresholds"), name, task, members[0].classes),
         late_members=_late_members(given.get("late_members", "wait"), name),
+        late_rows=late_rows,
+        parity=None if late_rows is None else _parity(name, late_rows, members, proxy, catalog),
         named=tuple(model.key for model in models),
         proxy=proxy,
         cascade=cascade,
@@ -273,6 +279,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "thresholds": dict(function.thresholds),
         "media_roots": None if function.media_roots is None else list(function.media_roots),
         "answer_cache": function.answer_cache,
+        "late_rows": None if function.late_rows is None else function.late_rows.to_json(),
         "pipeline": None if function.pipeline is None else function.pipeline.told(),
         "goal_split": None if function.pipeline is None else function.pipeline.split,
     }
@@ -282,7 +289,7 @@ def file_form(function: Function) -> dict[str, Any]:
     """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
     told = deployed_form(function)
     # Nobody else asks there, all members answer, and of a wish the candidate that does at rest.
-    del told["answer_cache"], told["cascade"], told["wants"]
+    del told["answer_cache"], told["cascade"], told["wants"], told["late_rows"]
     del told["pipeline"], told["goal_split"]
     if function.pipeline is not None:  # with its stages in the versions that it has
         crop = function.pipeline.crop
@@ -345,6 +352,13 @@ def _proxy_named(function: str, entry: str, catalog: Models) -> ModelVersion:
 
 def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
     first = models[0]
+    for model in models:
+        if model.parity is not None:
+            raise BadOption(
+                f"function {name}: {model.name} answers groups of rows, and none alone; name "
+                f"{base_of(model.name)}, and say late_rows: "
+                f'{{"by": "parity", "k": {model.parity.k}}}'
+            )
     for model in models[1:]:
         if model.task != first.task:
             raise BadOption(
@@ -629,6 +643,30 @@ def _late_members(raw: object, name: str) -> LateMembers:
     if raw == "wait" or raw == "leave_out":
         return raw
     raise BadOption(f"function {name}: 'late_members' must be 'wait' or 'leave_out', not {raw!r}")
+
+
+def _parity(
+    name: str, asked: LateRows, members: Sequence[ModelVersion], proxy: Proxy | None, catalog: Models
+) -> ModelVersion | None:
+    """The parity model of its one member; None where late rows are sent anew. Raises `BadOption`."""
+    if len(members) > 1 or proxy is not None:
+        raise BadOption(
+            f"function {name}: 'late_rows' is for functions of one model, and this one asks several; say "
+            "late_members: 'leave_out'"
+        )
+    if asked.by != PARITY:
+        return None
+    (model,) = members
+    made = variant_of(model.name)
+    variant = parity_variant(asked.k)
+    try:
+        return catalog.model(variant_model(model.name, variant), model.version)
+    except (UnknownFunction, ValueError) as exc:
+        what = model.name if made == "original" else f"{base_of(model.name)}, not of its variant {made}"
+        raise BadOption(
+            f"function {name}: there is no parity model of {model.key} for groups of {asked.k}; one is made "
+            f"of {what}: ml-udf variants {base_of(model.name)} --only {variant}"
+        ) from exc
 
 
 def _answer_cache(raw: object, name: str) -> bool | None:

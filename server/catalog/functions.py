@@ -14,9 +14,11 @@ from typing import Any, Literal, cast
 
 from gpu_worker.model_files.backbone import Backbone
 from gpu_worker.model_files.file_list import ModelFile
+from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import PLAIN, Preprocess
 from gpu_worker.tasks import ColumnSpec, Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_of
+from server.catalog.late_rows import LateRows
 from server.catalog.pipeline import Pipeline
 from server.catalog.wants import Wants
 from server.ensemble.actor import ActorNetwork
@@ -113,6 +115,7 @@ class ModelVersion:
     endpoint: str = ""  # the URL of a model behind another server
     backbone: Backbone | None = None  # the model that it stands on, of a head
     concurrency: int = 0  # requests that this takes at a time
+    parity: ParitySpec | None = None  # of one whose rows are groups of its model's
     job: int = 0  # that trained it; 0 = none that its manifest names
     snapshot: str = ""  # of a dataset, the rows that it was trained on
     key: str = field(init=False, repr=False, compare=False)  # its name on the workers
@@ -176,6 +179,8 @@ class Function:
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     bare: bool = False  # a model answering under its own name
     late_members: LateMembers = "wait"  # at a row's goal: wait for all, or answer with those that came
+    late_rows: LateRows | None = None  # what is done about rows whose batch does not come back in time
+    parity: ModelVersion | None = None  # by which they are rebuilt
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie; None for all that are read
     answer_cache: bool | None = None  # whether answers are kept; None: unless they may change by themselves
     named: tuple[str, ...] = ()  # keys of the models that it may select from; () where that is its members
@@ -185,7 +190,7 @@ class Function:
     pipeline: Pipeline | None = field(default=None, hash=False)
     wants: Wants | None = None  # what is wished of whichever model answers
     candidates: tuple[ModelVersion, ...] = ()  # that may answer it, the one that does at rest first
-    is_candidate: bool = False  # it is the function as another candidate than the first answers it
+    is_candidate: bool = False  # it is the function as another model than its own members answers it
     # What follows from the others, found once: each is read several times a row.
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
@@ -212,7 +217,8 @@ class Function:
         proxy = self.proxy
         is_member = proxy is not None and proxy.model in self.members
         set_field("asked", self.members if proxy is None or is_member else (proxy.model, *self.members))
-        members = {model.key: (model.name, model.accuracy) for model in self.asked}
+        answering = self.asked if self.parity is None else (*self.asked, self.parity)
+        members = {model.key: (model.name, model.accuracy) for model in answering}
         rule = AnswerRule(
             self.name,
             self.task,
@@ -234,6 +240,23 @@ class Function:
         """The function as that one of its candidates answers it."""
         is_other = candidate != self.candidates[0]
         return replace(self, members=(candidate,), is_candidate=is_other, feedback=None, refit=None)
+
+    @property
+    def coded(self) -> Function | None:
+        """What is asked of groups of its rows; None where nothing is."""
+        if self.parity is None:
+            return None
+        return replace(
+            self,
+            members=(self.parity,),
+            is_candidate=True,
+            late_rows=None,
+            parity=None,
+            min_confidence=0.0,
+            default=None,
+            feedback=None,
+            refit=None,
+        )
 
     def _applied_thresholds(self) -> tuple[float, ...]:
         """Those that its answers are held against, once its members have answered by their own."""
@@ -321,7 +344,7 @@ class Function:
     def groups(self) -> tuple[tuple[ModelVersion, ...], ...]:
         """Its models, as they are loaded together: all, or those of each stage."""
         if self.pipeline is None:
-            return (self.asked,)
+            return (self.asked,) if self.parity is None else (self.asked, (self.parity,))
         return tuple(stage.asked for stage in self.pipeline.stages)
 
     def outputs_of(self, wanted: Collection[str], members: int) -> list[str]:

@@ -23,7 +23,9 @@ __all__ = [
     "Variant",
     "Variants",
     "base_of",
+    "is_parity",
     "is_variant",
+    "parity_variant",
     "variant_model",
     "variant_of",
 ]
@@ -57,6 +59,16 @@ def variant_of(name: str) -> str:
 def is_variant(name: str) -> bool:
     """Whether a model's name is that of another's variant."""
     return MARK in name
+
+
+def parity_variant(k: int) -> str:
+    """The variant that is a parity model of groups of k rows."""
+    return f"parity-{k}"
+
+
+def is_parity(variant: str) -> bool:
+    """Whether a variant is a parity model: it answers no row alone."""
+    return variant.startswith("parity-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,7 @@ class Variant:
     @property
     def is_offered(self) -> bool:
         """Whether functions may run it."""
-        return not self.refused
+        return not self.refused and not is_parity(self.name)
 
     @property
     def key(self) -> str:

@@ -211,6 +211,7 @@ def candidates_for(
         model
         for model in models
         if not model.endpoint
+        and model.parity is None  # it answers no row alone
         and wants.task in (None, model.task)
         and (wants.dataset is None or dataset_of(model) == wants.dataset)
         and (alike is None or _kind(model) == _kind(alike))

@@ -159,6 +159,9 @@ class Exposition(Collector):
                 "Rows that a proxy answered in place of the full function",
                 lambda s: s.proxy_rows,
             ),
+            ("resent_rows", "Rows sent to another worker too, as they were late", lambda s: s.resent_rows),
+            ("parity_rows", "Groups of rows that a parity model was asked of", lambda s: s.parity_rows),
+            ("rebuilt_rows", "Late rows answered from a parity model", lambda s: s.rebuilt_rows),
             (
                 "degraded_rows",
                 "Rows asked while no model kept all that was wished",

@@ -74,6 +74,9 @@ class FunctionStats:
     late_members: int = 0  # that such rows waited for: one of each row
     absent_members: int = 0  # that rows were answered without since they could not be asked: one of each row
     proxy_rows: int = 0  # answered by a proxy alone
+    resent_rows: int = 0  # sent to another worker too, as their batch was late
+    parity_rows: int = 0  # groups that a parity model was asked of
+    rebuilt_rows: int = 0  # answered by what it said of their groups
     degraded_rows: int = 0  # asked while no model kept all that was wished
     resident_rows: int = 0  # rows whose models were resident when they came, answered or not
     absent_rows: int = 0  # the others

@@ -81,7 +81,7 @@ def told_variant(variant: Variant, served: ModelVersion | None) -> dict[str, Any
         "model": variant.model,
         "version": variant.version,
         "variant": variant.name,
-        "key": variant.key if variant.is_offered and served is not None and not gone else None,
+        "key": variant.key if not variant.refused and served is not None and not gone else None,
         "is_original": variant.name == ORIGINAL,
         "runtime": variant.runtime,
         "precision": variant.precision,

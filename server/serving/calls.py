@@ -151,10 +151,14 @@ class PendingReply:
     evidence: Evidence | None = None  # of the rows whose members answer apart
     is_late: bool = False  # its goal has passed, and what has come is to be its answer
     told: list[tuple[int, Answer]] | None = None  # what each member said of the rows that are answered
+    # By row, whether it is answered, where more than one batch may answer it; None: one does.
+    is_answered: bytearray | None = None
     _so_far: Reply | None = None  # of a call whose rows are answered in several parts
 
     def __post_init__(self) -> None:
         self.missing = len(self.call.rows)
+        if self.call.function.late_rows is not None:
+            self.is_answered = bytearray(self.missing)
 
     @property
     def done(self) -> bool:
@@ -177,6 +181,18 @@ class PendingReply:
         """Whether any of these rows waits for one of these members."""
         return self.evidence is not None and not self.evidence.missing(part).isdisjoint(members)
 
+    def unanswered(self, part: Slice) -> list[Slice]:
+        """The rows of a part that nobody has answered yet, in as few parts as they make."""
+        if self.is_answered is None:
+            return [part]
+        found: list[Slice] = []
+        at, end = part.offset, part.offset + part.rows
+        while (first := self.is_answered.find(0, at, end)) >= 0:
+            at = self.is_answered.find(1, first, end)
+            at = end if at < 0 else at
+            found.append(Slice(part.request_id, first, at - first))
+        return found
+
     def tell(self, row: int, answer: Answer) -> None:
         """What each member said of the rows from `row` on, before they are answered; once each."""
         if self.told is None:
@@ -184,7 +200,18 @@ class PendingReply:
         self.told.append((row, answer))
 
     def answer(self, part: Slice, first: int, answers: FunctionAnswer) -> None:
-        """Take the answers [first, first + part.rows) of a batch for the rows of `part`."""
+        """Take the answers [first, first + part.rows) of a batch for the rows of `part`.
+
+        Where several batches may answer a row, the first does.
+        """
+        if self.is_answered is None:
+            self._take(part, first, answers)
+            return
+        for left in self.unanswered(part):
+            self.is_answered[left.offset : left.offset + left.rows] = b"\1" * left.rows
+            self._take(left, first + left.offset - part.offset, answers)
+
+    def _take(self, part: Slice, first: int, answers: FunctionAnswer) -> None:
         if self.future.done():
             return
         total = len(self.call.rows)

@@ -57,6 +57,7 @@ from server.serving.contexts import Contexts
 from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.known import combine_known
+from server.serving.late_rows import LateRowsOf
 from server.serving.quarantine import Quarantine
 from server.serving.scheduler_adapter import (
     LatencyOf,
@@ -108,6 +109,7 @@ class Dispatcher:
         self._pending: dict[int, PendingReply] = {}
         self._in_flight = InFlight(self._returned)
         self._quarantine = Quarantine(self)
+        self._late_rows = LateRowsOf(self, metrics, latency_of)
         self._contexts = contexts or Contexts()
         self._selecting = Selecting(
             scheduler, self._functions, metrics, latency_of, tasks or Tasks(), self._held, self._wake
@@ -152,6 +154,8 @@ class Dispatcher:
             raise BadOption(str(exc)) from exc
         for candidate in function.candidates[1:] if not function.is_candidate else ():
             self.configure(function.by(candidate))
+        if (coded := function.coded) is not None:
+            self.configure(coded)
         self._functions[function.key] = function
         latencies_s = [member.latency for member in spec.members]
         self.residency.serve(
@@ -183,12 +187,15 @@ class Dispatcher:
             return
         for candidate in function.candidates[1:] if not function.is_candidate else ():
             self.remove(function.by(candidate))
+        if (coded := function.coded) is not None:
+            self.remove(coded)
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
         self.residency.serve_no_more(function.key)
         self._selecting.forget(function)
         self._contexts.forget(function)
+        self._late_rows.forget(function)
         self._metrics.forget(function)
 
     def serves(self, key: str) -> bool:
@@ -294,9 +301,13 @@ class Dispatcher:
             self._idle.set()
         for timer in pending.timers:
             timer.cancel()
-        if pending.missing or pending.evidence is not None:  # answered rows may wait for a late member
+        guarded = pending.is_answered is not None
+        if guarded or not pending.call.is_traffic:
+            self._late_rows.ended(pending)
+        # Answered rows may wait for a late member, or be there twice.
+        if pending.missing or guarded or pending.evidence is not None:
             self._core.cancel(time.monotonic(), pending.request_id)
-        if not pending.missing:
+        if not pending.missing and not guarded:
             return  # a late member's batch runs on: what it takes is learned
         pending.future.cancel()
         self._in_flight.cancel_unwanted(pending.batches, self._pending)
@@ -442,13 +453,15 @@ class Dispatcher:
             self.residency.touch(one.members, one.rows, one.worker)
             worker = self._workers[one.worker]
             steps = self._selecting.steps(function, one.plan)
-            self._in_flight.send(now_s, one, worker, function, self._pending, together, steps)
+            sent = self._in_flight.send(now_s, one, worker, function, self._pending, together, steps)
+            self._late_rows.sent(sent)
 
     def _returned(self, sent: BatchInFlight, reply: Message) -> None:
         """A batch came back, one way or another."""
         batch = sent.batch
         now_s = time.monotonic()
         self.residency.idle(batch.members, sent.worker)
+        self._late_rows.came_back(sent)
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         faulty_batch = unanswered(reply, batch.rows, choices=bool(batch.choices))
         failed = (not cancelled and not isinstance(reply, Answer)) or faulty_batch is not None
@@ -512,6 +525,11 @@ class Dispatcher:
                 self.collect(pending, part, first, reply)
                 first += part.rows
                 continue
+            if pending is not None and pending.is_answered is not None:
+                answers = answers or answers_of(sent.function, reply, sent.batch.rows)
+                self._answer_once(pending, part, first, reply, answers)
+                first += part.rows
+                continue
             if pending is not None and pending.call.with_members:
                 pending.tell(part.offset, part_of(reply, first, part.rows))
             if pending is not None and (shifts := self.shifts(pending.call)) is not None:
@@ -523,6 +541,18 @@ class Dispatcher:
                 pending.answer(part, first, answers)
             first += part.rows
         self._batch_done(sent, reply, began_s)
+
+    def _answer_once(
+        self, pending: PendingReply, part: Slice, first: int, reply: Answer, answers: FunctionAnswer
+    ) -> None:
+        """Rows that other batches may have answered before, or that are rebuilt."""
+        faulty = [error.index for error in reply.errors]
+        for left in pending.unanswered(part):
+            at = first + left.offset - part.offset
+            self._late_rows.answered(pending, left, at, answers, faulty)
+            if pending.call.with_members:
+                pending.tell(left.offset, part_of(reply, at, left.rows))
+            pending.answer(left, at, answers)
 
     def collect(self, pending: PendingReply, part: Slice, first: int, reply: Answer) -> None:
         """Take what some members say of rows, from number `first` of the batch; all there, they are answered.
@@ -706,7 +736,8 @@ class Dispatcher:
             if pending is None or pending.done:
                 continue
             if part.request_id not in sent.apart:
-                yield pending, part, None
+                for left in pending.unanswered(part):
+                    yield pending, left, None
             elif not sent.batch.choices:
                 if pending.waits_for(part, sent.batch.members):  # else they were answered without
                     yield pending, part, sent.batch.members
@@ -904,6 +935,25 @@ class Dispatcher:
     def wake(self) -> None:
         """Have the scheduler asked again."""
         self._wake()
+
+    # ── rows that are late (LateRowsHost) ───────────────────────────────────────────────────────────────────
+
+    def pending_of(self, request_id: int) -> PendingReply | None:
+        """A call under way."""
+        return self._pending.get(request_id)
+
+    def resend(self, pending: PendingReply, part: Slice) -> None:
+        """Queue rows once more."""
+        self._resubmit(time.monotonic(), pending, part, None)
+        self._wake()
+
+    def workers_holding(self, model: str) -> int:
+        """On how many workers a model may be asked."""
+        return sum(model in held for held in self._resident.values())
+
+    def after(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Have something called later."""
+        return self._call_at(time.monotonic() + delay_s, callback)
 
     def _show_again(self, name: str) -> None:
         if (worker := self._workers.get(name)) is not None:

@@ -46,8 +46,8 @@ class InFlight:
         calls: Mapping[int, PendingReply],
         together: tuple[str, ...] | None = None,
         steps: Sequence[AskStep] = (),
-    ) -> None:
-        """Send a batch; `calls` holds the request of each of its slices.
+    ) -> BatchInFlight:
+        """Send a batch, which is returned; `calls` holds the request of each of its slices.
 
         together: all members to which its rows are sent now, where others than the batch's are among them.
         steps: by which the worker asks them; whoever is not asked by these is not waited for.
@@ -74,6 +74,8 @@ class InFlight:
                 narrowed.append((len(rows), call.media_roots))
             whole = part.rows == len(call.rows)
             rows += call.rows if whole else call.rows[part.offset : part.offset + part.rows]
+        if function.parity is not None:  # of which others' answers are rebuilt
+            wanted.add("scores")
         sent = BatchInFlight(batch, worker, function, now_s, frozenset(apart))
         self._batches[batch.batch_id] = sent
         roots = None if function.media_roots is None else list(function.media_roots)
@@ -83,6 +85,7 @@ class InFlight:
         patience_s = max(0.001, ends_s - now_s) if ends_s < math.inf else 0.0
         message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps), patience_s, narrowed)
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
+        return sent
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:
         """Tell the workers of those batches of which no request is `wanted` any more."""

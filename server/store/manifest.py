@@ -13,6 +13,7 @@ from typing import Any
 from gpu_worker.model_files.backbone import backbone_from
 from gpu_worker.model_files.file_list import files_from
 from gpu_worker.model_files.outputs import outputs_from
+from gpu_worker.model_files.parity_spec import parity_from
 from gpu_worker.model_files.preprocess import preprocess_from
 from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, MOST_FEATURES, RUNTIMES
 from gpu_worker.model_files.remote_spec import remote_from
@@ -73,6 +74,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         remote = remote_from(manifest)
         backbone = backbone_from(manifest)
         run_from(manifest)
+        parity = parity_from(manifest)
     except ValueError as exc:
         raise BadOption(f"model.json of {name}: {exc}") from exc
     task = task_named(_text(manifest, "task", name))
@@ -93,6 +95,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         endpoint="" if remote is None else remote.url,
         concurrency=0 if remote is None else remote.concurrency,
         backbone=backbone,
+        parity=parity,
         score=_score(manifest.get("score"), name),
         thresholds=_thresholds(manifest.get("thresholds"), classes, name),
         **_trained(manifest.get("trained")),

@@ -1,8 +1,9 @@
 """`make bench-parity`: parity models (ParM) beside hedged resends and beside whichever member has answered.
 
-One part is real: networks of the food log's photos and their parity models, and how often an answer that is
-reconstructed is right. The other is a queue model (`parity_serving`): as many workers for each, of which one
-is ten times as slow, at loads of what all could do. So both are weighed: the tail, and what it costs.
+One part is real: networks of the food log's photos and their parity models, made as `ml-udf variants` makes
+them, and how often an answer that is rebuilt is right, by each encoder. The other is a queue model
+(`parity_serving`) with the server's own groups: as many workers for each way, of which one is ten times as
+slow, at loads of what all could do.
 """
 
 from __future__ import annotations
@@ -17,18 +18,12 @@ from typing import Any
 from rich.table import Table
 
 from tests.benchmarks.figures import give_way, spread, wide
-from tests.benchmarks.parity_models import (
-    both_right,
-    parity_accuracy,
-    photos,
-    right,
-    trained,
-    trained_parity,
-)
+from tests.benchmarks.parity_models import both_right, photos, rebuilt, right, trained
 from tests.benchmarks.parity_serving import Fleet, Outcome, hedged, members, parity, plain
 from tests.benchmarks.report import say, write_json
 
 KS = (2, 3, 4)
+RECIPES = (*(f"parity-{k}" for k in KS), *(f"parity-{k}-tiles" for k in KS))
 ARCHITECTURES = ("resnet", "small_cnn")
 LOADS = (0.05, 0.3, 0.5, 0.7)
 WORKERS = 60  # a multiple of k + 1 for each k, and of two
@@ -40,7 +35,9 @@ _FIRST_SEED = 2_000
 def main() -> None:
     flags = _parser().parse_args()
     give_way()
-    quality = of_models(flags.images, flags.epochs, 1 if flags.quick else flags.model_seeds)
+    quality = of_models(
+        flags.images, flags.epochs, 1 if flags.quick else flags.model_seeds, flags.models or ARCHITECTURES
+    )
     _print_quality(quality)
     tails = [
         _tail(load, 2 if flags.quick else flags.seeds, 3_000 if flags.quick else flags.questions)
@@ -53,33 +50,33 @@ def main() -> None:
 # ── how often a reconstructed answer is right ────────────────────────────────────────────────────────
 
 
-def of_models(images: int, epochs: int, seeds: int) -> list[dict[str, Any]]:
+def of_models(images: int, epochs: int, seeds: int, architectures: Sequence[str]) -> list[dict[str, Any]]:
     """By seed, percent of unseen photos."""
     found = []
     for seed in range(_FIRST_SEED, _FIRST_SEED + seeds):
         with tempfile.TemporaryDirectory(prefix="ml_udf-bench-") as folder:
             seen = photos(Path(folder), images, seed)
-        networks = {name: trained(name, seen, epochs, seed) for name in ARCHITECTURES}
-        one: dict[str, Any] = {"together": 100 * both_right(list(networks.values()), seen)}
-        for name, network in networks.items():
-            one[name] = {"alone": 100 * right(network, seen)}
-            for k in KS:
-                made = trained_parity(name, network, seen, k, 2 * epochs, seed)
-                one[name][str(k)] = 100 * parity_accuracy(network, made, seen, k, seed)
-            say(f"seed {seed}, {name}: {one[name]}")
+            networks = {name: trained(name, seen, epochs, seed) for name in architectures}
+            one: dict[str, Any] = {"together": 100 * both_right(list(networks.values()), seen)}
+            for name, network in networks.items():
+                one[name] = {"alone": 100 * right(network, seen)}
+                for recipe in RECIPES:
+                    place = Path(folder) / name
+                    place.mkdir(exist_ok=True)
+                    one[name][recipe] = 100 * rebuilt(network, name, seen, recipe, place)
+                    say(f"seed {seed}, {name}, {recipe}: {one[name][recipe]:.1f} of {one[name]['alone']:.1f}")
         found.append(one)
     return found
 
 
 def _print_quality(quality: Sequence[dict[str, Any]]) -> None:
     table = Table(
-        "model", "its own answer", *(f"k = {k}" for k in KS), title="% right of photos that nobody has seen"
+        "model", "its own answer", *RECIPES, title="% right of photos that nobody has seen, rebuilt"
     )
-    for name in ARCHITECTURES:
+    for name in [each for each in ARCHITECTURES if each in quality[0]]:
         own = _of(quality, name, "alone")
-        rebuilt = [_of(quality, name, str(k)) for k in KS]
-        table.add_row(name, spread(own), *(spread(each) for each in rebuilt))
-    table.add_row("both together", spread([one["together"] for one in quality]), *("" for _ in KS))
+        table.add_row(name, spread(own), *(spread(_of(quality, name, recipe)) for recipe in RECIPES))
+    table.add_row("both together", spread([one["together"] for one in quality]), *("" for _ in RECIPES))
     wide.print(table)
 
 
@@ -142,10 +139,12 @@ def _right(way: str, degraded: float, quality: Sequence[dict[str, Any]]) -> floa
     """Of all answers, those of less included."""
     whole = less = statistics.mean(_of(quality, ARCHITECTURES[0], "alone"))
     if way.startswith("parity"):
-        less = statistics.mean(_of(quality, ARCHITECTURES[0], way.removeprefix("parity ")))
+        less = statistics.mean(_of(quality, ARCHITECTURES[0], way.replace(" ", "-")))
     elif way.startswith("two"):
         whole = statistics.mean(one["together"] for one in quality)
-        less = statistics.mean(statistics.mean(_of(quality, name, "alone")) for name in ARCHITECTURES)
+        less = statistics.mean(
+            statistics.mean(_of(quality, name, "alone")) for name in ARCHITECTURES if name in quality[0]
+        )
     return whole + degraded / 100 * (less - whole)
 
 
@@ -155,8 +154,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=10, help="of the queue model")
     parser.add_argument("--questions", type=int, default=30_000)
     parser.add_argument("--model-seeds", type=int, default=3)
+    parser.add_argument(
+        "--models", nargs="*", choices=ARCHITECTURES, help="fewer of them; the first is told of"
+    )
     parser.add_argument("--images", type=int, default=2_000)
-    parser.add_argument("--epochs", type=int, default=20, help="of each network; its parity models get twice")
+    parser.add_argument(
+        "--epochs", type=int, default=20, help="of each network; its parity models have forty"
+    )
     return parser
 
 

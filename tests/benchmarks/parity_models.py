@@ -1,10 +1,6 @@
-"""Networks of the food log's dishes, and parity models of them (ParM, SOSP 2019): k photos added, one answer.
+"""Networks of the food log's dishes, and their parity models (ParM, SOSP 2019), made as the server does.
 
-    parity(x₁ + … + xₖ) ≈ F(x₁) + … + F(xₖ)      learned by distillation from F's logits
-    answer of a late xⱼ  =  parity(x₁ + … + xₖ) − the others' logits
-
-F and its parity models share an architecture, as in the paper. What is told of them is from photos that none
-of them ever saw.
+What is told of them is from photos that none of them ever saw.
 """
 
 from __future__ import annotations
@@ -14,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -21,16 +19,19 @@ from torch import Tensor, nn
 from examples.foodlog.dishes import DISHES
 from examples.foodlog.draw import Album, draw_album
 from examples.foodlog.labels import choose_labels
+from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.model_files.saving import save_model
 from gpu_worker.networks.build import build_module
+from gpu_worker.variants.judging import MakingRows, made_and_judged
+from gpu_worker.wire.protocol import MakeVariant
 
 __all__ = [
     "Photos",
     "both_right",
-    "parity_accuracy",
     "photos",
+    "rebuilt",
     "right",
     "trained",
-    "trained_parity",
 ]
 
 _SIDE = 64
@@ -40,11 +41,14 @@ _MOST_RATE = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Photos:
-    """pixels: [n, 3, 64, 64], about −2 to 2. labels: [n]. The last `held_out` of them nobody learns from."""
+    """pixels: [n, 3, 64, 64], about −2 to 2. labels: [n]. paths: of the files. The last `held_out` of them
+    nobody learns from.
+    """
 
     pixels: Tensor
     labels: Tensor
     held_out: int
+    paths: list[str]
 
     @property
     def lessons(self) -> slice:
@@ -61,10 +65,14 @@ def photos(folder: Path, images: int, seed: int) -> Photos:
     draw_album(folder, album)
     names = sorted(DISHES)
     labels = choose_labels(images, list(DISHES), seed)
-    pixels = np.stack([_pixels(folder / "images" / label.image_path) for label in labels])
+    paths = [folder / "images" / label.image_path for label in labels]
+    pixels = np.stack([_pixels(path) for path in paths])
     told = torch.tensor([names.index(label.food_name) for label in labels])
     return Photos(
-        (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25, told, images // 5
+        (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25,
+        told,
+        images // 5,
+        [str(path) for path in paths],
     )
 
 
@@ -81,45 +89,59 @@ def trained(architecture: str, seen: Photos, epochs: int, seed: int) -> nn.Modul
     return network
 
 
-def trained_parity(
-    architecture: str, of: nn.Module, seen: Photos, k: int, epochs: int, seed: int
-) -> nn.Module:
-    """A network that answers the sum of `of`'s logits for the sum of k photos, drawn anew for each step."""
-    torch.manual_seed(seed)
-    network = build_module(architecture, int(seen.labels.max()) + 1, {})
-    pixels = seen.pixels[seen.lessons]
-
-    def loss(rows: Tensor) -> Tensor:
-        groups = [_augmented(pixels[rows])]
-        groups += [_augmented(pixels[torch.randint(len(pixels), (len(rows),))]) for _ in range(k - 1)]
-        with torch.no_grad():
-            wanted = torch.stack([of(each) for each in groups]).sum(0)
-        return nn.functional.mse_loss(network(torch.stack(groups).sum(0)), wanted)
-
-    _learn(network, loss, len(pixels), epochs)
-    return network
-
-
 def right(network: nn.Module, seen: Photos) -> float:
     """The share of unseen photos whose dish it names."""
     return _share(_logits(network, seen.pixels[seen.unseen]), seen.labels[seen.unseen])
 
 
-def parity_accuracy(network: nn.Module, parity: nn.Module, seen: Photos, k: int, seed: int) -> float:
-    """The share of unseen photos whose dish is reconstructed, each once as the late one of a group."""
-    generator = torch.Generator().manual_seed(seed)
-    pixels, labels = seen.pixels[seen.unseen], seen.labels[seen.unseen]
-    logits = _logits(network, pixels)
-    others = torch.stack([torch.randperm(len(labels), generator=generator) for _ in range(k - 1)])
-    together = pixels + sum(pixels[each] for each in others)
-    rebuilt = _logits(parity, together) - sum(logits[each] for each in others)
-    return _share(rebuilt, labels)
+def rebuilt(network: nn.Module, architecture: str, seen: Photos, recipe: str, folder: Path) -> float:
+    """The share of unseen photos whose dish is rebuilt by a parity model, made and judged as variants are.
+
+    recipe: parity-2, parity-2-tiles, …
+    """
+    told = made_and_judged(
+        MakeVariant(
+            0,
+            str(_stored(network, architecture, folder)),
+            str(folder / recipe),
+            f"food~{recipe}",
+            recipe,
+            1,
+            str(_snapshot(seen, folder)),
+            "validation",
+            0,
+            len(seen.labels),
+        ),
+        MakingRows(lambda path: Path(path.decode()).read_bytes(), 1 << 24, lambda: None),
+    )
+    return sum(told.right) / len(told.right)
 
 
 def both_right(networks: Sequence[nn.Module], seen: Photos) -> float:
     """The share of unseen photos that networks name together, by the mean of their logarithms."""
     pixels, labels = seen.pixels[seen.unseen], seen.labels[seen.unseen]
     return _share(torch.stack([_logits(each, pixels).log_softmax(1) for each in networks]).sum(0), labels)
+
+
+def _stored(network: nn.Module, architecture: str, folder: Path) -> Path:
+    where = folder / architecture
+    if not where.exists():
+        shape = InputSpec("path", _SIDE, _SIDE, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+        names = tuple(sorted(DISHES))
+        task = "image-classification"
+        manifest = Manifest(str(where), "food", 1, task, "torch", architecture, names, shape)
+        save_model(manifest, network.state_dict())
+    return where
+
+
+def _snapshot(seen: Photos, folder: Path) -> Path:
+    place = folder / "rows.parquet"
+    if not place.exists():
+        names = sorted(DISHES)
+        splits = ["train"] * seen.lessons.stop + ["validation"] * seen.held_out
+        targets = [names[label] for label in seen.labels.tolist()]
+        pq.write_table(pa.table({"input": seen.paths, "target": targets, "split": splits}), place)
+    return place
 
 
 def _learn(network: nn.Module, loss_of: Callable[[Tensor], Tensor], examples: int, epochs: int) -> None:

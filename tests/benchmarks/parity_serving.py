@@ -3,8 +3,9 @@
     queue      every free worker takes the oldest question, as a scheduler that does not know who is slow
     hedged     and a question that is not answered `after_s` seconds since it began is begun once more, by the
                next free worker; the first answer counts
-    parity     k questions in turn are a group, whose sum goes to workers of its own. An answer that is not
-               there `after_s` after its question came is reconstructed, once the others and the sum's are
+    parity     k questions that workers are at are a group, as the server makes them (`CodingGroups`), and
+               their sum goes to workers of its own. An answer that is not there `after_s` after its question began is
+               rebuilt, once the others and the sum's are
     members    two models on half of the workers each. Answered by both, or `after_s` after the first answer
                by that one alone
 
@@ -17,9 +18,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
+
+from server.scheduling.stragglers import CodingGroup, CodingGroups, Rebuild
 
 __all__ = ["Fleet", "Outcome", "hedged", "members", "parity", "plain"]
 
@@ -72,7 +75,7 @@ class _Pool:
         self._waiting: deque[int] = deque()
         self._done = done
         self.is_wanted: Callable[[int], bool] = lambda question: True
-        self.began: Callable[[int], None] = lambda question: None
+        self.began: Callable[[int, int], None] = lambda question, worker: None
 
     def ask(self, question: int, *, first: bool = False) -> None:
         (self._waiting.appendleft if first else self._waiting.append)(question)
@@ -84,7 +87,7 @@ class _Pool:
             if not self.is_wanted(question):
                 continue
             worker = self._free.popleft()
-            self.began(question)
+            self.began(question, worker)
             self._world.after(self._world.service_s(worker), lambda q=question, w=worker: self._over(q, w))  # type: ignore[misc]
 
     def _over(self, question: int, worker: int) -> None:
@@ -143,11 +146,6 @@ class _Answers:
             self.outcome.took_s[question] = self._world.now_s - self._came_s[question]
             self.outcome.degraded[question] = degraded
 
-    def give_late(self, question: int, after_s: float) -> None:
-        """One of less, but not before so long after it came: its own may yet be there by then."""
-        waits_s = max(0.0, self._came_s[question] + after_s - self._world.now_s)
-        self._world.after(waits_s, lambda: self.give(question, degraded=True))
-
 
 def plain(fleet: Fleet) -> Outcome:
     """All workers run the model."""
@@ -169,7 +167,7 @@ def hedged(fleet: Fleet, after_s: float) -> Outcome:
         if not answers.there[question]:
             pool.ask(question, first=True)
 
-    def began(question: int) -> None:
+    def began(question: int, _: int) -> None:
         begun[question] += 1
         if begun[question] == 1:
             world.after(after_s, lambda: again(question))
@@ -185,33 +183,30 @@ def parity(fleet: Fleet, k: int, after_s: float) -> Outcome:
     world = _World(fleet)
     answers = _Answers(fleet, world)
     spare = fleet.workers // (k + 1)
-    arrived = [False] * fleet.questions
-    summed = [False] * (fleet.questions // k + 1)
+    groups = CodingGroups[int](k)
+    asked: list[CodingGroup[int]] = []
 
-    def settle(group: int) -> None:
-        asked = range(group * k, min((group + 1) * k, fleet.questions))
-        late = [question for question in asked if not arrived[question]]
-        if summed[group] and len(late) == 1:
-            answers.give_late(late[0], after_s)
+    def rebuilt(found: Iterable[Rebuild[int]]) -> None:
+        for each in found:
+            answers.give(each.row[0], degraded=True)
+
+    def began(question: int, worker: int) -> None:
+        world.after(after_s, lambda: rebuilt(groups.late((question, 0))))
+        for group in groups.sent(question, str(worker), [(question, 0)], fleet.workers - spare):
+            asked.append(group)
+            sums.ask(len(asked) - 1)
 
     def answered(question: int) -> None:
-        arrived[question] = True
         answers.give(question)
-        settle(question // k)
-
-    def sum_answered(group: int) -> None:
-        summed[group] = True
-        settle(group)
+        rebuilt(groups.answered((question, 0), question))
 
     pool = _Pool(world, 0, fleet.workers - spare, answered)
-    sums = _Pool(world, fleet.workers - spare, spare, sum_answered)
-
-    def arrive(question: int) -> None:
-        pool.ask(question)
-        if question % k == k - 1:
-            sums.ask(question // k)
-
-    world.run(arrive)
+    sums = _Pool(
+        world, fleet.workers - spare, spare, lambda number: rebuilt(groups.coded(asked[number], number))
+    )
+    sums.is_wanted = lambda number: not asked[number].is_over
+    pool.began = began
+    world.run(pool.ask)
     return answers.outcome
 
 

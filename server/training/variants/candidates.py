@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpu_worker.model_files.parity_spec import ENCODERS, MOST_K, SUM
 from gpu_worker.model_files.run_spec import MOST_THREADS
 from gpu_worker.tasks import task_named
 from server.catalog.functions import ModelVersion
-from server.catalog.variants import is_variant
+from server.catalog.variants import is_parity, is_variant, parity_variant
 from server.errors import BadOption
 
 __all__ = ["Candidate", "VariantWishes", "candidates_of", "why_none", "wishes_from"]
@@ -22,6 +23,12 @@ _BY_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "timm": ("traced",),
 }
 _WITH_THREADS: Final = ("onnx", "int8")
+# What is made where it is asked for, and never unasked: it takes minutes, and serves `late_rows` alone.
+_PARITIES: Final = tuple(
+    parity_variant(k) + ("" if encoder == SUM else f"-{encoder}")
+    for k in range(2, MOST_K + 1)
+    for encoder in ENCODERS
+)
 # They may answer otherwise than their original: how often must be seen.
 _LOSSY: Final = ("int8", "bf16")
 _FIELDS: Final = {"only", "max_accuracy_loss", "threads", "dataset", "version"}
@@ -40,6 +47,11 @@ class Candidate:
     def is_lossy(self) -> bool:
         """Whether it may answer otherwise than its original."""
         return self.recipe in _LOSSY
+
+    @property
+    def is_parity(self) -> bool:
+        """Whether it is a parity model, which never answers alone."""
+        return is_parity(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +119,11 @@ def candidates_of(model: ModelVersion, wishes: VariantWishes) -> tuple[Candidate
                 found.append(Candidate(f"{recipe}{end}", recipe, threads))
         if model.runtime == ONNX and threads > 1:
             found.append(Candidate(f"onnx{end}", "same", threads))
-    known = {each.name: each for each in found}
     if not wishes.only:
         return tuple(found)
+    if model.runtime == "torch":
+        found += [Candidate(name, name) for name in _PARITIES]
+    known = {each.name: each for each in found}
     for name in wishes.only:
         if name not in known:
             raise BadOption(

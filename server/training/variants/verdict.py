@@ -54,7 +54,9 @@ def refusal(
     original: HeldOutAccuracy | None,
     max_accuracy_loss: float,
 ) -> str:
-    """Why a variant is not offered; "" where it is."""
+    """Why a variant is not offered; "" where it is. What a parity model rebuilds may be right less often."""
+    if candidate.is_parity:
+        return "" if found is not None else "none of its model's held-out rows are here to judge it by"
     if found is None or original is None:
         if not candidate.is_lossy:
             return ""

@@ -78,7 +78,9 @@ class House:
         self.metrics = Metrics()
         self.placed = Placed()
         self.contexts = Contexts()
-        self.latencies = {model.key: LatencyModel({1: 0.001, 64: 0.01}) for model in members}
+        parity = fields.get("parity")
+        models = members if parity is None else (*members, parity)
+        self.latencies = {model.key: LatencyModel({1: 0.001, 64: 0.01}) for model in models}
         self.dispatcher = Dispatcher(
             Scheduler(),
             QueueBounds(1000, 1 << 20),
