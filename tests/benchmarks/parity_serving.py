@@ -4,8 +4,8 @@
     hedged     and a question that is not answered `after_s` seconds since it began is begun once more, by the
                next free worker; the first answer counts
     parity     k questions that workers are at are a group, as the server makes them (`CodingGroups`), and
-               their sum goes to workers of its own. An answer that is not there `after_s` after its question began is
-               rebuilt, once the others and the sum's are
+               their sum goes to workers of its own. An answer that is not there `after_s` after its question
+               began is rebuilt, once the others and the sum's are
     members    two models on half of the workers each. Answered by both, or `after_s` after the first answer
                by that one alone
 
