@@ -140,6 +140,7 @@ from server.store.sessions import EndedSessionRepository
 from server.store.things import ThingRepository
 from server.store.tokens import TokenRepository
 from server.store.training import TrainingRepository
+from server.store.variant_orders import VariantOrderRepository
 from server.store.variants import VariantRepository
 from server.supervision import Supervisor, Tasks
 from server.training.checkpoints.parameters import ParameterStore
@@ -577,6 +578,7 @@ async def _running(
             settings.home / "variants" / here,
             variants,
             of_registry,
+            VariantOrderRepository(storage.engine, here),
             catalog,
             publisher,
             residency,

@@ -56,7 +56,7 @@ async def make_variants(
     They are made one after the other, behind the rows that wait; GET /v1/variants says how it goes.
     """
     wishes = wishes_from(await json_object(request))
-    orders = services.variant_orders.order(name, wishes, seen, view)
+    orders = await services.variant_orders.order(name, wishes, seen, view)
     tell(request, name)
     return json_reply({"ordered": [_told_order(each) for each in orders]}, status=202)
 

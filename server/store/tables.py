@@ -112,6 +112,19 @@ class ModelVariantRow(Base):
     measured_at: Mapped[datetime]
 
 
+class VariantOrderRow(Base):
+    """A variant that somebody ordered of a server, and that is not made yet."""
+
+    __tablename__ = "variant_orders"
+
+    server: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(100), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    variant: Mapped[str] = mapped_column(String(40), primary_key=True)
+    wishes: Mapped[dict[str, Any]]
+    ordered_at: Mapped[datetime]
+
+
 class FunctionRow(Base):
     """A function's name, and the number that its next deployment gets, kept even when it is deleted.
 

@@ -5,7 +5,8 @@
 
 The training process stands aside while batches are answered. What nobody asked for is begun only while no
 row waits, is given up as soon as one does, takes no other model's room, and is begun again later, by this
-server's next life too: what is missing is found out from the registry.
+server's next life too: what is missing is found out from the registry. What somebody ordered is kept there
+until it is made, or cannot be.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from server.lease import ALONE, Leading
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.store.manifest import check_model_name
+from server.store.variant_orders import KeptOrder, VariantOrderRepository
 from server.store.variants import VariantRepository
 from server.supervision import Tasks
 from server.training.datasets.datasets import Datasets
@@ -93,6 +95,7 @@ class VariantOrders:
         folder: Path,
         variants: Variants,
         repository: VariantRepository,
+        kept: VariantOrderRepository,
         catalog: Catalog,
         publisher: Publisher,
         residency: Residency,
@@ -111,6 +114,9 @@ class VariantOrders:
         self._folder = folder
         self._variants = variants
         self._repository = repository
+        self._kept = kept
+        self._writing = asyncio.Lock()  # an order is over no sooner than it is written
+        self._has_taken_up = False
         self._catalog = catalog
         self._publisher = publisher
         self._residency = residency
@@ -144,8 +150,12 @@ class VariantOrders:
         """What waits and what is under way, the next first."""
         return [*([self.under_way] if self.under_way else []), *self._waiting]
 
-    def order(self, name: str, wishes: VariantWishes, models: Models, view: View = WHOLE) -> list[Order]:
-        """Have variants of a model made. Raises `BadOption`, `UnknownFunction`, `Overloaded`, `Forbidden`.
+    async def order(
+        self, name: str, wishes: VariantWishes, models: Models, view: View = WHOLE
+    ) -> list[Order]:
+        """Have variants of a model made; this server's next life goes on with what is not made yet.
+
+        Raises `BadOption`, `UnknownFunction`, `Overloaded`, `Forbidden`.
 
         models: those that whoever asks sees.
         """
@@ -165,6 +175,12 @@ class VariantOrders:
         if len(self._waiting) + len(fresh) > _MOST_WAITING:
             raise Overloaded(f"{len(self._waiting)} variants wait to be made already", 60.0)
         self._waiting.extend(fresh)
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._kept.put, [_to_keep(order) for order in fresh])
+            except BaseException:
+                self._waiting = deque(order for order in self._waiting if order not in fresh)
+                raise
         self._came.set()
         return fresh
 
@@ -188,7 +204,42 @@ class VariantOrders:
 
     # ── one after the other ───────────────────────────────────────────────────────────────────────────
 
+    async def _take_up(self) -> None:
+        """What a life before was ordered and has not made; without what there is no more."""
+        if self._has_taken_up:
+            return
+        before = await asyncio.to_thread(self._kept.all)
+        fresh = {(order.model.name, order.model.version, order.candidate.name) for order in self._waiting}
+        for kept in before:
+            if (kept.model, kept.version, kept.variant) in fresh:
+                continue
+            try:
+                model = self._catalog.model(kept.model, kept.version)
+                wishes = VariantWishes(
+                    **{**kept.wishes, "only": (kept.variant,), "threads": tuple(kept.wishes["threads"])}
+                )
+                (candidate,) = candidates_of(model, wishes)
+            except (UnknownFunction, BadOption) as gone:
+                log.warning(
+                    "variant not made model=%s/%d variant=%s reason=%r",
+                    kept.model,
+                    kept.version,
+                    kept.variant,
+                    str(gone),
+                )
+                await asyncio.to_thread(self._kept.remove, kept.model, kept.version, kept.variant)
+            else:
+                self._waiting.append(Order(model, candidate, wishes, since=kept.ordered_at))
+        self._has_taken_up = True
+
+    async def _over(self, order: Order) -> None:
+        if not order.by_itself:
+            async with self._writing:
+                model = order.model
+                await asyncio.to_thread(self._kept.remove, model.name, model.version, order.candidate.name)
+
     async def _work(self) -> None:
+        await self._take_up()
         while True:
             order = self._next()
             if order is None:
@@ -209,6 +260,9 @@ class VariantOrders:
                 self.ended.append(order)
                 self._not_before_s[order.model.key, order.candidate.name] = time.monotonic() + _TRY_AGAIN_S
                 log.warning("variant not made %s reason=%r", _named(order), str(error))
+                await self._over(order)
+            else:
+                await self._over(order)
             finally:
                 self.under_way = None
 
@@ -388,6 +442,12 @@ class VariantOrders:
         ):
             raise BadOption(f"dataset {snapshot.dataset} names none of the classes of {model.key}")
         return _Rows(snapshot, self._datasets.file_of(snapshot), split)
+
+
+def _to_keep(order: Order) -> KeptOrder:
+    return KeptOrder(
+        order.model.name, order.model.version, order.candidate.name, asdict(order.wishes), order.since
+    )
 
 
 def _named(order: Order) -> str:

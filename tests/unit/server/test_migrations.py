@@ -63,6 +63,7 @@ def test_deployments_from_before_fits_have_none_and_are_served(database: Engine,
             "bulk_controls",
             "leases",
             "servers",
+            "variant_orders",
         )
         for table in tables:
             connection.execute(text(f"DROP TABLE {table}"))
@@ -101,6 +102,7 @@ def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(dat
         connection.execute(text("DROP TABLE bulk_controls"))
         connection.execute(text("DROP TABLE leases"))
         connection.execute(text("DROP TABLE servers"))
+        connection.execute(text("DROP TABLE variant_orders"))
         connection.execute(text("DROP TABLE model_variants"))
         connection.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         connection.execute(text("DELETE FROM secrets WHERE name = 'sessions'"))

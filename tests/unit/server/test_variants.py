@@ -25,6 +25,7 @@ from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.selection import Ensemble, EnsembleMember, LoadView, RowEvidence
 from server.errors import BadOption
 from server.store.manifest import check_model_name, check_name, model_from_manifest
+from server.store.variant_orders import KeptOrder, VariantOrderRepository
 from server.store.variants import VariantRepository
 from tests.unit.server.manifests import manifest
 
@@ -108,6 +109,20 @@ def test_the_registry_keeps_all_that_was_measured(database: Engine) -> None:
     assert [each.name for each in found] == ["bf16", "int8", "original"]
     assert found[1] == replace(INT8, load_s=0.5)
     assert found[0] == LOST
+
+
+def test_the_registry_keeps_what_each_server_was_ordered_and_has_not_made(database: Engine) -> None:
+    ours, others = (VariantOrderRepository(database, name) for name in ("this", "another"))
+    late = KeptOrder("food", 3, "int8", {"threads": [1], "dataset": "meals"}, 1_700_000_100.0)
+    early = replace(late, variant="onnx", ordered_at=1_700_000_000.0)
+    ours.put([late, early])
+    ours.put([late])
+    others.put([replace(late, model="cars")])
+    assert ours.all() == [early, late]
+    ours.remove("food", 3, "onnx")
+    ours.remove("food", 3, "none such")
+    assert ours.all() == [late]
+    assert [one.model for one in others.all()] == ["cars"]
 
 
 def test_a_variant_is_its_models_and_no_pattern_needs_to_name_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.functions import ModelVersion
 from server.catalog.variants import ORIGINAL, Variant, Variants
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.manifest import model_from_manifest
+from server.store.variant_orders import KeptOrder
 from server.supervision import Tasks
 from server.training.variants.candidates import Candidate, VariantWishes, candidates_of, wishes_from
 from server.training.variants.measuring import Measured
@@ -120,14 +122,35 @@ def test_rows_that_could_not_be_read_and_rows_that_are_one_observation_count_for
 # ── orders ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+class KeptInMemory:
+    """The registry's orders; a fault is raised where one is set."""
+
+    def __init__(self) -> None:
+        self.orders: list[KeptOrder] = []
+        self.fault: Exception | None = None
+
+    def all(self) -> list[KeptOrder]:
+        return list(self.orders)
+
+    def put(self, orders: Sequence[KeptOrder]) -> None:
+        if self.fault:
+            raise self.fault
+        self.orders += orders
+
+    def remove(self, model: str, version: int, variant: str) -> None:
+        self.orders = [one for one in self.orders if (one.model, one.variant) != (model, variant)]
+
+
 class Shop:
     """Orders whose worker, residency and registry are the test's."""
 
-    def __init__(self, tmp_path: Path, *, by_itself: bool = False) -> None:
+    def __init__(
+        self, tmp_path: Path, *, by_itself: bool = False, kept_orders: KeptInMemory | None = None
+    ) -> None:
         self.catalog = Catalog(
             lambda each: single_model_function(each, {"slo_ms": 1.0, "max_batch": 4, "policy": "greedy"})
         )
-        (tmp_path / "net").mkdir()
+        (tmp_path / "net").mkdir(exist_ok=True)
         (tmp_path / "net" / "model.json").write_text('{"trained": {"job": 1, "snapshot": "s1"}}')
         self.model = picture_model(tmp_path / "net")
         self.catalog.add_model(self.model)
@@ -142,10 +165,12 @@ class Shop:
         )
         self.waits_for_reply: Any = None
         shop: Any = self
+        self.kept_orders = kept_orders or KeptInMemory()
         self.orders = VariantOrders(
             tmp_path / "home",
             self.variants,
             shop,
+            self.kept_orders,  # type: ignore[arg-type]  # what is asked of it
             self.catalog,
             shop,
             shop,
@@ -230,7 +255,9 @@ def test_an_order_ends_with_the_variant_and_its_original_measured(tmp_path: Path
     shop = Shop(tmp_path)
 
     async def work() -> None:
-        ordered = shop.orders.order("net", VariantWishes(only=("int8",), max_accuracy_loss=0.1), shop.catalog)
+        ordered = await shop.orders.order(
+            "net", VariantWishes(only=("int8",), max_accuracy_loss=0.1), shop.catalog
+        )
         assert [each.candidate.name for each in ordered] == ["int8"]
         await until(lambda: len(shop.kept) == 2 and not shop.orders.orders())
 
@@ -247,7 +274,7 @@ def test_a_refused_one_is_known_with_its_reason_and_serves_nobody(tmp_path: Path
     shop.reply = VariantMade(1, "onnx", "int8", 100, 1.0)
 
     async def work() -> None:
-        shop.orders.order("net", VariantWishes(only=("int8",)), shop.catalog)
+        await shop.orders.order("net", VariantWishes(only=("int8",)), shop.catalog)
         await until(lambda: bool(shop.kept))
 
     run(shop, work)
@@ -260,7 +287,7 @@ def test_what_cannot_be_made_is_told_and_the_next_one_is_made(tmp_path: Path) ->
     shop.reply = Failed(1, "bad_option", "it has an operator of its own")
 
     async def work() -> None:
-        shop.orders.order("net", VariantWishes(), shop.catalog)
+        await shop.orders.order("net", VariantWishes(), shop.catalog)
         await until(lambda: len(shop.orders.ended) == 3)
 
     run(shop, work)
@@ -289,11 +316,54 @@ def test_what_nobody_asked_for_is_given_up_when_rows_come_and_begun_again(tmp_pa
     }
 
 
+def test_an_order_that_waited_when_the_server_stopped_is_carried_out_by_its_next_life(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.reply = None
+
+    async def stopped() -> None:
+        wishes = VariantWishes(max_accuracy_loss=0.2, threads=(1, 2))
+        await shop.orders.order("net", replace(wishes, only=("int8", "onnx-2t")), shop.catalog)
+        await until(lambda: bool(shop.sent))
+
+    run(shop, stopped)
+    assert [one.variant for one in shop.kept_orders.orders] == ["int8", "onnx-2t"]  # one was under way
+
+    shop.kept_orders.orders.append(replace(shop.kept_orders.orders[0], model="gone"))
+    again = Shop(tmp_path, kept_orders=shop.kept_orders)
+
+    async def goes_on() -> None:
+        await until(lambda: {each.name for each in again.kept} == {"int8", "onnx-2t", ORIGINAL})
+        await until(lambda: not again.kept_orders.orders)
+
+    run(again, goes_on)
+    assert not {each.name: each.refused for each in again.kept}["int8"]  # it may lose as much as was wished
+    assert [each.threads for each in again.sent] == [1, 2]
+
+
+def test_an_order_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.kept_orders.fault = Overloaded("the registry is locked", 1.0)
+    with pytest.raises(Overloaded):
+        asyncio.run(shop.orders.order("net", VariantWishes(only=("int8",)), shop.catalog))
+    assert shop.orders.orders() == []
+
+
+def test_an_order_that_failed_is_not_tried_again_by_the_next_life(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.reply = Failed(1, "bad_option", "it has an operator of its own")
+
+    async def work() -> None:
+        await shop.orders.order("net", VariantWishes(only=("int8",)), shop.catalog)
+        await until(lambda: bool(shop.orders.ended) and not shop.kept_orders.orders)
+
+    run(shop, work)
+
+
 def test_a_variant_that_a_function_runs_is_not_made_anew_under_it(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.catalog.add_model(replace(shop.model, name="net~int8"))
     shop.users = ["udf_food"]
     with pytest.raises(BadOption, match="member of the function udf_food"):
-        shop.orders.order("net", VariantWishes(only=("int8",)), shop.catalog)
+        asyncio.run(shop.orders.order("net", VariantWishes(only=("int8",)), shop.catalog))
     with pytest.raises(UnknownFunction):
-        shop.orders.order("none", VariantWishes(), shop.catalog)
+        asyncio.run(shop.orders.order("none", VariantWishes(), shop.catalog))
