@@ -1,4 +1,5 @@
-"""scikit-learn's estimators by the names of their architectures, and what an epoch of each is.
+"""Estimators by the names of their architectures, and what an epoch of each is: scikit-learn's, and the
+boosted trees of two other libraries.
 
     epoch = 10 iterations of boosting, 10 trees of a forest, 100 iterations of a regression at most
 
@@ -26,6 +27,7 @@ from sklearn.ensemble import (
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from gpu_worker.networks.network import Floats
+from gpu_worker.train.boosted_libraries import BoostedClassifier, BoostedRegressor, LightGbm, XgBoost
 
 __all__ = [
     "ESTIMATORS",
@@ -78,6 +80,10 @@ def _grow(forest: Estimator, epoch: int, rows: Taught, check: Callable[[], None]
         forest.set_params(n_estimators=trees).fit(rows.numbers, rows.targets, sample_weight=rows.weights)
 
 
+def _grow_library(boosted: Estimator, epoch: int, rows: Taught, check: Callable[[], None]) -> None:
+    boosted.grow(_BOOSTED * epoch, rows.numbers, rows.targets, rows.weights, check)
+
+
 def _regress(regression: Estimator, epoch: int, rows: Taught, check: Callable[[], None]) -> None:
     check()
     regression.fit(rows.numbers, rows.targets, sample_weight=rows.weights)
@@ -99,6 +105,12 @@ def _of(kind: Callable[..., Estimator], **fixed: Any) -> Callable[[int, Knobs], 
     return lambda seed, knobs: kind(random_state=seed, **fixed, **knobs)
 
 
+def _library(
+    kind: Callable[[Any], Estimator], library: Callable[[int, Knobs], Any]
+) -> Callable[[int, Knobs], Estimator]:
+    return lambda seed, knobs: kind(library(seed, knobs))
+
+
 HIST_BOOSTED = (HistGradientBoostingClassifier, HistGradientBoostingRegressor)
 
 _HIST = {"warm_start": True, "early_stopping": False}  # the study stops it, on the validation rows
@@ -118,6 +130,16 @@ ESTIMATORS: Mapping[str, tuple[Any, Any, Fit]] = MappingProxyType(
             _of(GradientBoostingRegressor, warm_start=True),
             _boost,
         ),
+        "lightgbm": (
+            _library(BoostedClassifier, LightGbm),
+            _library(BoostedRegressor, LightGbm),
+            _grow_library,
+        ),
+        "xgboost": (
+            _library(BoostedClassifier, XgBoost),
+            _library(BoostedRegressor, XgBoost),
+            _grow_library,
+        ),
         "random_forest": (
             _of(RandomForestClassifier, warm_start=True, n_jobs=1),
             _of(RandomForestRegressor, warm_start=True, n_jobs=1),
@@ -128,7 +150,9 @@ ESTIMATORS: Mapping[str, tuple[Any, Any, Fit]] = MappingProxyType(
 
 
 def made(architecture: str, seed: int, knobs: Knobs, *, tells_numbers: bool) -> tuple[Estimator, Fit]:
-    """The estimator, not yet fitted, and its fit. Raises `ValueError` for knobs that it does not have."""
+    """The estimator, not yet fitted, and its fit. Raises `ValueError` for knobs that it does not have,
+    `ModelUnusable` where its library is not installed.
+    """
     of_class, of_number, fit = ESTIMATORS.get(architecture, (None, None, _regress))
     make = of_number if tells_numbers else of_class
     if make is None:

@@ -26,7 +26,8 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.networks.onnx_network import open_session
 from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES, VALUES
 from gpu_worker.networks.table import Table
-from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
+from gpu_worker.train.boosted_libraries import BoostedClassifier, BoostedRegressor
+from gpu_worker.train.boosted_onnx import exact_in_float32, forest_onnx, hist_forest
 from gpu_worker.train.estimators import (
     HIST_BOOSTED,
     Estimator,
@@ -153,7 +154,9 @@ class TabularLearner:
             return linear_onnx(estimator, _OPSETS)
         if isinstance(estimator, HIST_BOOSTED):
             exact_in_float32(estimator)
-            return boosted_onnx(estimator, width, _OPSETS)
+            return forest_onnx(hist_forest(estimator), width, _OPSETS)
+        if isinstance(estimator, BoostedClassifier | BoostedRegressor):
+            return forest_onnx(estimator.forest(), width, _OPSETS)
         options = {"zipmap": False} if hasattr(estimator, "predict_proba") else None
         zeros = np.zeros((1, width), np.float32)
         model: onnx.ModelProto = to_onnx(estimator, zeros, options=options, target_opset=_OPSETS)

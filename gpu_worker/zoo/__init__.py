@@ -51,7 +51,10 @@ TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 )
 LINEAR_TEXT = "tfidf_linear"  # learnt by scikit-learn, not by gradient descent
 TABULAR = frozenset(
-    ("logistic_regression", "ridge", "hist_gradient_boosting", "gradient_boosting", "random_forest")
+    (
+        *("logistic_regression", "ridge", "hist_gradient_boosting", "gradient_boosting", "random_forest"),
+        *("lightgbm", "xgboost"),
+    )
 )
 
 # The largest values of their options. A model.json comes from whoever may register a model.

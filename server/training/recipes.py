@@ -54,7 +54,8 @@ class Model:
     """family: how it is built; models of one family err alike. space: makes what is tuned of it. is_costly:
     whether it takes minutes where others take seconds: it is trained where a job names it, and not to see how
     good it is. is_convex: whether it has one optimum, by whatever learning rate. refits: whether what is
-    deployed of it is taught the validation rows too, unless a job says otherwise.
+    deployed of it is taught the validation rows too, unless a job says otherwise. extra: of the install, that
+    it needs; it is trained where a job names it.
     """
 
     family: str
@@ -62,6 +63,12 @@ class Model:
     is_costly: bool = False
     is_convex: bool = False
     refits: bool = True
+    extra: str = ""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether a job may take it without being told to."""
+        return not (self.is_costly or self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ class Recipe:
     @property
     def families(self) -> dict[str, str]:
         """Of each model that a job may take unasked, in the order in which they are tried."""
-        return {name: model.family for name, model in self.models.items() if not model.is_costly}
+        return {name: model.family for name, model in self.models.items() if model.is_usual}
 
     @property
     def takes_own(self) -> bool:
@@ -227,6 +234,29 @@ def _hist_gradient_boosting() -> HyperSpace:
     return space
 
 
+def _lightgbm() -> HyperSpace:
+    # The library's own defaults; but of rows and columns nine in ten, so that trials differ by their seeds.
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 0.02, 0.3, log=True, default=0.1)
+    space.add_range_knob("num_leaves", "integer", 4, 64, log=True, default=31)
+    space.add_range_knob("min_data_in_leaf", "integer", 2, 64, log=True, default=20)
+    space.add_range_knob("lambda_l2", "float", 1e-3, 10.0, log=True, default=1e-3)
+    space.add_range_knob("feature_fraction", "float", 0.3, 1.0, default=0.9)
+    space.add_range_knob("bagging_fraction", "float", 0.5, 1.0, default=0.9)
+    return space
+
+
+def _xgboost() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 0.02, 0.5, log=True, default=0.3)
+    space.add_range_knob("max_depth", "integer", 2, 10, default=6)
+    space.add_range_knob("min_child_weight", "float", 0.1, 30.0, log=True, default=1.0)
+    space.add_range_knob("reg_lambda", "float", 1e-2, 30.0, log=True, default=1.0)
+    space.add_range_knob("subsample", "float", 0.5, 1.0, default=0.9)
+    space.add_range_knob("colsample_bytree", "float", 0.3, 1.0, default=0.9)
+    return space
+
+
 def _gradient_boosting() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True, default=0.1)
@@ -331,6 +361,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                     "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting),
                     "random_forest": Model("bagged trees", _random_forest),
                     "gradient_boosting": Model("boosted trees", _gradient_boosting),
+                    "lightgbm": Model("boosted trees", _lightgbm, extra="lightgbm"),
+                    "xgboost": Model("boosted trees", _xgboost, extra="xgboost"),
                 },
                 ("logistic_regression", "hist_gradient_boosting", "random_forest"),
                 ("study",),  # trees share no weights with other trees
@@ -348,6 +380,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                     "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting),
                     "random_forest": Model("bagged trees", _random_forest_of_numbers),
                     "gradient_boosting": Model("boosted trees", _gradient_boosting),
+                    "lightgbm": Model("boosted trees", _lightgbm, extra="lightgbm"),
+                    "xgboost": Model("boosted trees", _xgboost, extra="xgboost"),
                 },
                 ("ridge", "hist_gradient_boosting", "random_forest"),
                 ("study",),

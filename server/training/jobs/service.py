@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib.util
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -230,6 +231,7 @@ class Training:
                 f"the model {barred[0]!r} is an import path, which runs code; "
                 "start the server with --allow-import to permit it"
             )
+        _check_installed(spec)
         if wanted:
             spec = replace(spec, pretrained=await self._pretrained(spec, snapshot, view))
         job = await asyncio.to_thread(
@@ -653,6 +655,17 @@ class Training:
                 if run is not None:
                     run.trouble = ""
                 return noted
+
+
+def _check_installed(spec: JobSpec) -> None:
+    """Raises `BadOption` for a model whose library is not there: trainers run in this environment."""
+    for name in spec.models:
+        extra = spec.recipe.model(name).extra
+        if extra and importlib.util.find_spec(extra) is None:
+            raise BadOption(
+                f"the model {name!r} needs a library that is not installed beside the server: "
+                f"pip install 'ml_udf[{extra}]'"
+            )
 
 
 def _behind_the_best(studies: Mapping[str, Mapping[str, Any]], metric: Metric) -> dict[str, float]:

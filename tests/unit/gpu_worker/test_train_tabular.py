@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
@@ -24,7 +25,9 @@ from gpu_worker.networks.encoders import Scaled
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
 from gpu_worker.networks.table import Table
 from gpu_worker.tasks.metrics import METRICS
-from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
+from gpu_worker.train.boosted_libraries import BoostedClassifier, BoostedRegressor, LightGbm, XgBoost
+from gpu_worker.train.boosted_onnx import exact_in_float32, forest_onnx, hist_forest
+from gpu_worker.train.estimators import Taught, made
 from gpu_worker.train.learner import Objective, row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import TrainingStopped
@@ -267,10 +270,49 @@ def test_boosted_trees_of_several_classes_are_the_same_in_onnx(tmp_path: Path):
         labels = (np.nan_to_num(numbers).sum(axis=1) > 0) + (classes == 3) * (numbers[:, 0] > 1)
         boosted = HistGradientBoostingClassifier(max_iter=20, early_stopping=False).fit(numbers, labels)
         exact_in_float32(boosted)
-        content = boosted_onnx(boosted, 5, {"": 17, "ai.onnx.ml": 3}).SerializeToString()
+        content = forest_onnx(hist_forest(boosted), 5, {"": 17, "ai.onnx.ml": 3}).SerializeToString()
         session = onnxruntime.InferenceSession(content)
         (found,) = session.run(["probabilities"], {"X": numbers})
         assert np.abs(found - boosted.predict_proba(numbers)).max() < 1e-5
+
+
+@pytest.mark.parametrize("library", [LightGbm, XgBoost])
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_trees_of_other_libraries_are_the_same_in_onnx_and_a_copy_keeps_its_own(library, classes):
+    draw = np.random.default_rng(0)
+    numbers = draw.normal(size=(400, 5)).astype(np.float32)
+    sums = numbers.sum(axis=1)
+    targets = (sums > 0) + (classes == 3) * (numbers[:, 0] > 1).astype(int) if classes else sums + 40
+    boosted = (BoostedClassifier if classes else BoostedRegressor)(library(3, {}))
+    weights = draw.uniform(0.5, 2, 400)
+    boosted.grow(5, numbers, targets, weights, lambda: None)
+    early = copy.copy(boosted)
+    boosted.grow(20, numbers, targets, weights, lambda: None)
+    told = []
+    for each in (early, boosted):
+        content = forest_onnx(each.forest(), 5, {"": 17, "ai.onnx.ml": 3}).SerializeToString()
+        session = onnxruntime.InferenceSession(content)
+        (found,) = session.run(["probabilities" if classes else "values"], {"X": numbers})
+        told.append(found)
+        wanted = each.predict_proba(numbers) if classes else each.predict(numbers)[:, None]
+        assert np.abs(found - wanted).max() < 1e-4
+    assert np.abs(told[0] - told[1]).max() > 1e-2, "the copy has five iterations"
+
+
+def test_what_a_library_does_not_know_is_refused_and_a_stop_comes_between_iterations():
+    with pytest.raises(ValueError, match=r"lightgbm: it has no knob 'leaves' here; it has .*num_leaves"):
+        made("lightgbm", 0, {"leaves": 3}, tells_numbers=False)
+    estimator, fit = made("xgboost", 0, {}, tells_numbers=True)
+    looks = iter(range(4))
+
+    def check() -> None:
+        if next(looks) == 3:
+            raise TrainingStopped("enough")
+
+    rows = Taught(np.eye(40, dtype=np.float32), np.arange(40.0))
+    with pytest.raises(TrainingStopped):
+        fit(estimator, 1, rows, check)
+    assert estimator.iterations == 2
 
 
 def test_rare_classes_weigh_as_much_as_frequent_ones_where_it_is_asked_for(snapshot):

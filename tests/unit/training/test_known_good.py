@@ -106,11 +106,12 @@ def test_a_budget_without_its_unit_is_refused_and_the_text_says_how_to_write_it(
 
 def test_a_model_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     form = {"dataset": "d", "task": "tabular-classification"}
-    there = "logistic_regression, hist_gradient_boosting, random_forest, gradient_boosting"
-    with pytest.raises(BadOption, match=f"a list of some of {there}, not 'lightgbm'"):
-        JobSpec.from_json({**form, "models": "lightgbm"})
-    with pytest.raises(BadOption, match=rf"some of {there} .*, not lightgbm"):
-        JobSpec.from_json({**form, "models": ["lightgbm"]})
+    there = "logistic_regression, hist_gradient_boosting, random_forest, gradient_boosting, "
+    there += "lightgbm, xgboost"
+    with pytest.raises(BadOption, match=f"a list of some of {there}, not 'catboost'"):
+        JobSpec.from_json({**form, "models": "catboost"})
+    with pytest.raises(BadOption, match=rf"some of {there} .*, not catboost"):
+        JobSpec.from_json({**form, "models": ["catboost"]})
 
 
 def test_mirroring_is_a_knob_that_begins_as_off_and_is_off_where_knobs_do_not_name_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import importlib.util
 import subprocess
 import time
 from collections.abc import Iterator
@@ -34,6 +35,16 @@ async def test_a_server_that_may_not_import_code_trains_no_architecture_by_its_p
     async with house(tmp_path) as it:
         with pytest.raises(BadOption, match="runs code; start the server with --allow-import"):
             await it.training.start({"dataset": "d", "models": ["os:system"]})
+
+
+@on_a_loop
+async def test_a_model_whose_library_is_not_there_is_refused_with_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    async with house(tmp_path) as it:
+        with pytest.raises(BadOption, match=r"pip install 'ml_udf\[lightgbm\]'"):
+            await it.training.start({"dataset": "t", "models": ["lightgbm"]})
 
 
 @on_a_loop
