@@ -96,7 +96,7 @@ class BoostedClassifier(_Boosted):
 
     def predict_proba(self, numbers: Floats) -> NDArray[np.float64]:
         """float32 [n, width] → [n, classes]."""
-        sums = self._margins(numbers)
+        sums = self._margins(numbers).astype(np.float32)
         if sums.shape[1] > 1:
             return np.asarray(softmax(sums), np.float64)
         second = np.asarray(sigmoid(sums), np.float64)
