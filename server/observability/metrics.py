@@ -342,6 +342,15 @@ class Exposition(Collector):
         for worker, link in moves.links.items():
             busy.add_metric((worker,), link.busy_s(now_s))
         yield busy
+        rate = GaugeMetricFamily(
+            "ml_udf_link_bytes_per_second",
+            "Bytes a second of a worker's loads of late, of models new to its node",
+            labels=("worker",),
+        )
+        for worker, link in moves.links.items():
+            if link.bytes_per_s is not None:
+                rate.add_metric((worker,), link.bytes_per_s)
+        yield rate
         took = HistogramMetricFamily("ml_udf_load_seconds", "Time of a load, from its order to its end")
         took.add_metric((), _buckets(moves.load_s), sum_value=moves.load_s.total)
         yield took

@@ -57,9 +57,13 @@ def seen_moves(moves: Iterable[Move], sees: Callable[[str], bool]) -> list[Move]
 
 
 class LinkUse:
-    """When one worker's link was busy, by a monotonic clock."""
+    """When one worker's link was busy, by a monotonic clock.
+
+    bytes_per_s: of its loads of late, in their whole time; None before the first.
+    """
 
     def __init__(self) -> None:
+        self.bytes_per_s: float | None = None
         self._busy_s = 0.0
         self._since_s: float | None = None
         self._late: deque[tuple[float, float]] = deque()  # (from, to), oldest first

@@ -230,8 +230,11 @@ class Placement:
         device: str = "",
         offers: Iterable[GroupKeys] = (),
         rows_per_s: Callable[[str], float] | None = None,
+        *,
+        node: str = "",
+        is_far: bool = False,
     ) -> None:
-        """An empty worker, and what it may begin with.
+        """An empty worker, and what it may begin with. node, is_far: as of `WorkerPlaces`.
 
         rows_per_s: model → rows of late: then offers are put in the order in which it had best begin.
         """
@@ -242,10 +245,10 @@ class Placement:
             offers = (*first, *(s.group for s in by_use(sessions) if s.group not in first))
         self._popularity.worker_up(name)
         self._running[name] = Counter()
-        self._place(WorkerPlaces(name, capacity, device, offers=offers))
+        self._place(WorkerPlaces(name, capacity, device, offers=offers, node=node, is_far=is_far))
         self._capacities[name] = capacity
         self._refused[name] = Counter()
-        self._models.device_met(device)
+        self._models.link_met(device, node)
         self._unsettled.update(self._open)
 
     def worker_down(self, name: str) -> None:
@@ -254,7 +257,9 @@ class Placement:
         self._counted_on.pop(name, None)
         if name in self._workers:
             self._place(replace(self._workers[name], resident={}))
-            del self._workers[name]
+            gone = self._workers.pop(name)
+            if gone.node and all(each.link != gone.link for each in self._workers.values()):
+                self._models.link_gone(gone.device, gone.node)
         self._popularity.worker_down(name)
         for kept in (self._running, self._first_here, self._sight, self._used_bytes, self._crowded):
             kept.pop(name, None)
@@ -489,7 +494,7 @@ class Placement:
             if worker.moving is not None:
                 self._place(replace(worker, moving=replace(worker.moving, aborted=True)))
             return
-        takes_s = self.expected_s(step.load, worker.device) if step.load else 0.0
+        takes_s = self._models.expected_s(step.load, worker.device, worker.node) if step.load else 0.0
         moving = Moving(step.load, step.evict, now_s, now_s + takes_s, for_rows)
         self._counted_on[step.worker] = self._model(step.load).size_bytes if step.load else 0
         self._place(replace(worker, moving=moving))
@@ -501,6 +506,11 @@ class Placement:
     def expected_s(self, key: str, device: str) -> float:
         """What loading the model on that kind of device should take."""
         return self._models.expected_s(key, device)
+
+    def link_bytes_per_s(self, name: str) -> float | None:
+        """Of its loads of late, of models that were new to its node; None before the first."""
+        worker = self._workers[name]
+        return self._models.bytes_per_s(worker.device, worker.node)
 
     # ── how it went ───────────────────────────────────────────────────────────────────────────────────
 
@@ -514,7 +524,7 @@ class Placement:
         model.size_bytes, model.state = size_bytes, None
         model.deaths = model.failures = 0
         self._used_bytes.clear()
-        self._models.loaded(key, worker.device, size_bytes, load_s)
+        self._models.loaded(key, worker.device, size_bytes, load_s, worker.node)
         moving = worker.moving
         for_rows = moving is not None and moving.loading == key and moving.for_rows
         resident = {**worker.resident, key: Residence(now_s, load_s, for_rows, used=False)}
@@ -589,6 +599,8 @@ class Placement:
         held = before.resident if before is not None else {}
         self._workers[name] = worker
         self._popularity.placed(name, held)
+        if worker.node and held is not worker.resident:
+            self._models.held(worker.node, held, worker.resident)
         if held is not worker.resident:
             self._used_bytes.pop(name, None)
         self._sight.pop(name, None)

@@ -7,11 +7,12 @@ there may be thousands of models.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from server.placement.link import LoadTimes
-from server.placement.policy import FADE_S, GroupKeys, ModelState
+from server.placement.link import LinkPlace, LoadTimes
+from server.placement.policy import FADE_S, GroupKeys, ModelState, link_name
 
 __all__ = ["KnownModel", "KnownModels", "ServedFunction"]
 
@@ -29,8 +30,8 @@ class ServedFunction:
 class KnownModel:
     """What is known of a model, as `ModelState` has it.
 
-    latency_s: l̂, and the largest batch. state: what policies last saw of it, while that is true: whoever
-    changes something else of it sets this to None.
+    latency_s: l̂, and the largest batch. nodes: by name, how many of a node's workers hold it. state: what
+    policies last saw of it, while that is true: whoever changes something else of it sets this to None.
     """
 
     size_bytes: int = 0
@@ -45,6 +46,7 @@ class KnownModel:
     served_s: float = 0.0
     functions: dict[str, ServedFunction] = field(default_factory=dict)
     latency_s: tuple[Callable[[int], float], int] | None = None
+    nodes: Counter[str] = field(default_factory=Counter)
     row_s: float = 0.0  # of a batch of four, by what policies last saw
     state: ModelState | None = None
 
@@ -65,26 +67,27 @@ class KnownModel:
 
 
 class _LoadsOf(Mapping[str, float]):
-    """Kind of device → what loading a model there should take. Every load changes that: it is asked anew."""
+    """Link → what loading a model over it should take. Every load changes that: it is asked anew."""
 
-    __slots__ = ("_key", "_kinds", "_size_bytes", "_times")
+    __slots__ = ("_key", "_links", "_nodes", "_size_bytes", "_times")
 
-    def __init__(self, key: str, size_bytes: int, kinds: Set[str], times: LoadTimes) -> None:
-        self._key = key
-        self._size_bytes = size_bytes
-        self._kinds = kinds
+    def __init__(self, key: str, model: KnownModel, links: Mapping[str, LinkPlace], times: LoadTimes) -> None:
+        # Not the model itself, which holds this: a circle would outlive it.
+        self._key, self._size_bytes, self._nodes = key, model.size_bytes, model.nodes
+        self._links = links
         self._times = times
 
-    def __getitem__(self, device: str) -> float:
-        if device not in self._kinds:
-            raise KeyError(device)
-        return self._times.expected_s(self._key, device, self._size_bytes)
+    def __getitem__(self, link: str) -> float:
+        place = self._links[link]
+        if place.node and self._nodes[place.node] > 0:
+            place = replace(place, near=True)
+        return self._times.expected_s(self._key, place, self._size_bytes)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kinds)
+        return iter(self._links)
 
     def __len__(self) -> int:
-        return len(self._kinds)
+        return len(self._links)
 
 
 class KnownModels(Mapping[str, ModelState]):
@@ -93,7 +96,7 @@ class KnownModels(Mapping[str, ModelState]):
     def __init__(self) -> None:
         self._known: dict[str, KnownModel] = {}
         self._load_times = LoadTimes()
-        self._kinds: set[str] = set()  # of devices
+        self._links: dict[str, LinkPlace] = {}  # of all workers that there are or were
 
     def met(self, key: str) -> KnownModel:
         """The model; nothing is known of a new one."""
@@ -111,17 +114,35 @@ class KnownModels(Mapping[str, ModelState]):
         """All of them, by key."""
         return self._known.items()
 
-    def expected_s(self, key: str, device: str) -> float:
-        """What loading the model on that kind of device should take."""
-        return self._load_times.expected_s(key, device, self.met(key).size_bytes)
+    def expected_s(self, key: str, device: str, node: str = "") -> float:
+        """What loading the model on that kind of device should take; on that node, if one is named."""
+        model = self.met(key)
+        place = LinkPlace(device, node, node != "" and model.nodes[node] > 0)
+        return self._load_times.expected_s(key, place, model.size_bytes)
 
-    def loaded(self, key: str, device: str, size_bytes: int, load_s: float) -> None:
-        """A load on that kind of device took so long: what others should take is another, too."""
-        self._load_times.observe(key, device, size_bytes, load_s)
+    def loaded(self, key: str, device: str, size_bytes: int, load_s: float, node: str = "") -> None:
+        """A load there took so long, before the worker held it: what others should take is another, too."""
+        place = LinkPlace(device, node, node != "" and self.met(key).nodes[node] > 0)
+        self._load_times.observe(key, place, size_bytes, load_s)
 
-    def device_met(self, device: str) -> None:
-        """There is such a kind of device."""
-        self._kinds.add(device)
+    def held(self, node: str, before: Iterable[str], now: Iterable[str]) -> None:
+        """A worker of a node that has a name held these models, and holds others from now on."""
+        for key in before:
+            self.met(key).nodes[node] -= 1
+        for key in now:
+            self.met(key).nodes[node] += 1
+
+    def link_met(self, device: str, node: str = "") -> None:
+        """There is such a kind of device, on that node."""
+        self._links[link_name(device, node)] = LinkPlace(device, node)
+
+    def link_gone(self, device: str, node: str) -> None:
+        """That node, which has a name, has no such device any more."""
+        self._links.pop(link_name(device, node), None)
+
+    def bytes_per_s(self, device: str, node: str = "") -> float | None:
+        """What loads of late moved over that link; None before the first."""
+        return self._load_times.bytes_per_s(LinkPlace(device, node))
 
     def __getitem__(self, key: str) -> ModelState:
         model = self._known[key]
@@ -135,7 +156,7 @@ class KnownModels(Mapping[str, ModelState]):
                 deaths=model.deaths,
                 failures=model.failures,
                 dismissed=model.dismissed,
-                load_s=_LoadsOf(key, model.size_bytes, self._kinds, self._load_times),
+                load_s=_LoadsOf(key, model, self._links, self._load_times),
                 arrivals=model.arrivals,
                 arrived_s=model.arrived_s,
                 rows=model.rows,

@@ -45,6 +45,7 @@ class Place:
 
     host: model → bytes, ready in the host's memory, by the worker's own word of `word_unix_s` (None: it has
     said nothing yet). link_use: the share of the last minute in which the link was busy.
+    link_bytes_per_s: of loads of late of models new to its node, in their whole time; None before the first.
     """
 
     worker: str
@@ -57,6 +58,8 @@ class Place:
     word_unix_s: float | None = None
     link_busy_s: float = 0.0
     link_use: float = 0.0
+    node: str = ""
+    link_bytes_per_s: float | None = None
 
     @property
     def used_bytes(self) -> int:
@@ -114,6 +117,8 @@ def place_of(
         word_unix_s,
         link.busy_s(now_s),
         link.of_late(now_s),
+        worker.node,
+        link.bytes_per_s,
     )
 
 

@@ -36,6 +36,12 @@ __all__ = [
 
 GroupKeys = tuple[str, ...]  # keys of models that are wanted together: the members of one function
 
+
+def link_name(device: str, node: str) -> str:
+    """Of the links of a node's devices of one kind; where nodes have no names, of the kind."""
+    return f"{device} @ {node}" if node else device
+
+
 FADE_S = 5.0  # what came so long ago counts for 1/e
 _DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 
@@ -92,6 +98,8 @@ class WorkerPlaces:
     """A worker as a place of models.
 
     A model that is leaving (`moving.evicting`) is resident until it has left: its last batch is over first.
+    node: the machine that it is on, "" where machines have no names: what others there hold comes from the
+    host's memory. is_far: rows reach it over a network.
     offers: groups that may be loaded here where there is room, and for which nothing need leave, in the order
     in which they had best be loaded: at the start whatever is served (`starting.py` says in which order),
     later what was deployed, or loaded elsewhere.
@@ -103,13 +111,20 @@ class WorkerPlaces:
     resident: Mapping[str, Residence] = field(default_factory=dict)
     moving: Moving | None = None
     offers: tuple[GroupKeys, ...] = ()
+    node: str = ""
+    is_far: bool = False
+
+    @property
+    def link(self) -> str:
+        """By which `ModelState.load_s` knows what loads take here."""
+        return link_name(self.device, self.node)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
     """What is known of a model, wherever it is.
 
-    load_s: kind of device → what loading it there should take. arrivals: interactive rows that came for it,
+    load_s: link → what loading it over that should take. arrivals: interactive rows that came for it,
     each fading over FADE_S; as of `arrived_s`. l̂(b), of a batch on it alone, is fixed_s + row_s · b,
     for up to max_batch rows.
     """
@@ -319,6 +334,8 @@ def _worker_of(plain: Mapping[str, Any]) -> WorkerPlaces:
             **{**moving, "evicting": tuple(moving["evicting"]), "ends_s": _or_inf(moving["ends_s"])},
         ),
         offers=tuple(tuple(group) for group in plain["offers"]),
+        node=plain.get("node", ""),
+        is_far=plain.get("is_far", False),
     )
 
 

@@ -6,7 +6,7 @@ Pure. Kept up as rows come and models move, so that no decision need look at all
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from server.placement.known_models import KnownModel, KnownModels
@@ -57,6 +57,7 @@ class Popularity:
         self._coldest: dict[str, Foremost] = {}
         self._hottest: dict[str, Foremost] = {}
         self._demand: dict[str, _Demand] = {}
+        self._held_by: dict[str, list[str]] = {}  # model → the workers that hold it
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +129,7 @@ class Popularity:
 
     def _joined(self, name: str, key: str) -> None:
         model = self._models.met(key)
+        self._held_by.setdefault(key, []).append(name)
         self._coldest[name].put(key, -model.score)
         self._hottest[name].put(key, model.score)
         holders = self._holders(key)
@@ -137,6 +139,9 @@ class Popularity:
 
     def _left(self, name: str, key: str) -> None:
         model = self._models.met(key)
+        self._held_by[key].remove(name)
+        if not self._held_by[key]:
+            del self._held_by[key]
         self._coldest[name].drop(key)
         self._hottest[name].drop(key)
         holders = self._holders(key)
@@ -144,8 +149,8 @@ class Popularity:
         for holder in holders:
             self._demand[holder].add(model, 1 / len(holders) - 1 / (len(holders) + 1))
 
-    def _holders(self, key: str) -> list[str]:
-        return [name for name, worker in self._workers.items() if key in worker.resident]
+    def _holders(self, key: str) -> Sequence[str]:
+        return self._held_by.get(key, ())
 
     def _came_for_held(self, now_s: float, key: str, model: KnownModel, rows: int) -> None:
         holders, score = self._holders(key), model.score

@@ -316,6 +316,8 @@ class Residency:
             worker.info.device_name,
             dict.fromkeys(keys for group in offers if (keys := self._met(group))),
             self._rates.rows_per_s,
+            node=worker.info.node,
+            is_far=worker.info.is_far,
         )
         self._listener.resident_changed(worker, frozenset())
         if self._check_every_s:
@@ -715,6 +717,7 @@ class Residency:
                 return
         self._moved(step, model.key, "load", "done", took_s)
         self._core.loaded(self._clock(), name, model.key, size, load_s)
+        self._moves.links[name].bytes_per_s = self._core.link_bytes_per_s(name)
         self._changed(place)
 
     async def _evict(self, place: _LiveWorker, step: Step, key: str) -> None:

@@ -50,6 +50,7 @@ def _worker(place: Place) -> dict[str, Any]:
     return {
         "worker": place.worker,
         "device": place.device,
+        "node": place.node or None,
         "capacity_bytes": place.capacity_bytes,
         "max_models": place.max_models,
         "models": len(place.held),
@@ -59,6 +60,7 @@ def _worker(place: Place) -> dict[str, Any]:
         "checked_at": _at(place.word_unix_s),
         "link_busy_s": round(place.link_busy_s, 3),
         "link_use": round(place.link_use, 4),
+        "link_bytes_per_s": place.link_bytes_per_s and round(place.link_bytes_per_s),
         "moving": moving
         and {
             "loading": moving.loading or None,

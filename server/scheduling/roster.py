@@ -6,6 +6,7 @@ There may be dozens, and every decision asks. Knows no queue and no clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from server.scheduling.lanes import Lane
 from server.scheduling.terms import WorkerView
@@ -38,10 +39,16 @@ class Roster:
         worker = self._workers.get(view.name)
         if worker is None:
             worker = self._workers[view.name] = WorkerState(view)
-        worker.view = view
+            self.forget()
+        before, worker.view = worker.view, view
         if not view.alive:
             del self._workers[view.name]
-        self.forget()
+        if replace(view, resident=before.resident) != before:
+            self.forget()
+        elif moved := before.resident ^ view.resident:
+            for found in (self._holders, self._able):
+                for lane in [lane for lane in found if not moved.isdisjoint(lane.names)]:
+                    del found[lane]
         return worker
 
     def forget(self) -> None:
@@ -57,8 +64,9 @@ class Roster:
         return found
 
     def able(self, lane: Lane) -> Sequence[WorkerState]:
-        """The same, less those that the shell keeps for itself."""
+        """The same, less those that the shell keeps for itself; the near ones first."""
         found = self._able.get(lane)
         if found is None:
-            found = self._able[lane] = tuple(each for each in self.holders(lane) if not each.is_reserved)
+            free = (each for each in self.holders(lane) if not each.is_reserved)
+            found = self._able[lane] = tuple(sorted(free, key=lambda each: each.view.is_far))
         return found

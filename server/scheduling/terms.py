@@ -136,6 +136,7 @@ class WorkerView:
     resident: frozenset[str]
     in_flight_limit: int = 2
     device: str = ""  # kind of device: workers of one kind share one l̂
+    is_far: bool = False  # rows reach it over a network: of workers that are idle it comes last
 
 
 @record

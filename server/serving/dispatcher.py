@@ -968,6 +968,7 @@ class Dispatcher:
             resident=self._resident[worker.name],
             in_flight_limit=worker.info.in_flight,
             device=worker.info.device_name,
+            is_far=worker.info.is_far,
         )
         self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
         self._wake()

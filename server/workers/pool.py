@@ -27,9 +27,10 @@ OnReply = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker says of its device when it comes up. in_flight: batches that it is sent at a time.
+    """What a worker says of its device when it comes up, and where it is.
 
-    trains: whether it sees the files of training.
+    in_flight: batches that it is sent at a time. trains: whether it sees the files of training. node: its
+    machine, "" for the server's own where there are no others. is_far: rows reach it over a network.
     """
 
     device: str
@@ -37,6 +38,8 @@ class WorkerInfo:
     capacity_bytes: int
     in_flight: int = 2
     trains: bool = True
+    node: str = ""
+    is_far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class RayWorker:
     ) -> None:
         self.name = name
         self.pid: int | None = pid
-        self.info = WorkerInfo("", "", 0)
+        self.info = WorkerInfo("", "", 0, node=node.name, is_far=not node.is_here)
         self._host = host
         self._node = node
         self._channel = channel

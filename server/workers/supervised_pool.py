@@ -39,7 +39,7 @@ class Timing:
 
 
 class StartedWorker(Worker, Protocol):
-    """One life of a worker, as its pool holds it. `info` is empty until it has answered."""
+    """One life of a worker, as its pool holds it. Until it has answered, `info` says only where it is."""
 
     info: WorkerInfo
 
@@ -237,7 +237,13 @@ class SupervisedPool:
                 return f"it did not answer within {self._timing.start_s:g} s of its start"
             if not isinstance(pong, Pong):
                 return pong.message if isinstance(pong, Failed) else f"it answered a ping with {pong.kind}"
-            worker.info = WorkerInfo(pong.device, pong.device_name, pong.capacity_bytes, trains=worker.trains)
+            worker.info = replace(
+                worker.info,
+                device=pong.device,
+                device_name=pong.device_name,
+                capacity_bytes=pong.capacity_bytes,
+                trains=worker.trains,
+            )
             self._note(index, state="up", info=worker.info)
             log.info(
                 "worker up worker=%s pid=%s node=%r device=%s name=%r",

@@ -275,6 +275,8 @@ def test_it_is_said_where_models_are_and_why_they_came(house: InferenceServer, f
     assert (worker["worker"], worker["models"]) == ("w0", len(told["residency"]))
     assert worker["used_bytes"] == sum(model["size_bytes"] for model in told["residency"]) > 0
     assert worker["link_busy_s"] > 0
+    assert worker["link_bytes_per_s"] > 0
+    assert worker["node"] is None, "of one machine"
     assert [(model["tier"], model["loads"]) for model in held] == [("device", 1 + len(before))]
     assert held[0]["since"] <= held[0]["last_used"]
     assert (load["outcome"], load["error"]) == ("done", None)
@@ -308,6 +310,7 @@ def test_the_metrics_count_what_happened(house: InferenceServer, f: str) -> None
         'ml_udf_loads_total{reason="',
         "ml_udf_load_seconds_count",
         'ml_udf_link_busy_seconds_total{worker="w0"}',
+        'ml_udf_link_bytes_per_second{worker="w0"}',
         'ml_udf_worker_up{worker="w0"} 1.0',
         'ml_udf_worker_restarts_total{worker="w0"} 0.0',
     ):

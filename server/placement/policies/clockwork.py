@@ -106,4 +106,4 @@ def _load_s(state: PlacementState, group: GroupKeys) -> float:
 
 
 def _missing_s(state: PlacementState, worker: WorkerPlaces, group: GroupKeys) -> float:
-    return sum(state.models[key].load_s.get(worker.device, 0.0) for key in group if not has(worker, key))
+    return sum(state.models[key].load_s.get(worker.link, 0.0) for key in group if not has(worker, key))

@@ -142,7 +142,8 @@ def taken_up(state: PlacementState, worker: WorkerPlaces) -> list[PlacementActio
 
     Groups that rows wait for go first.
     """
-    if not worker.offers:
+    most = worker.capacity.max_models
+    if not worker.offers or (most and len(worker.resident) >= most):
         return []
     used_bytes = state.bytes_on(worker)
     for group in sorted(worker.offers, key=lambda group: group not in state.waited_for):

@@ -70,4 +70,4 @@ class Gdsf(LfuDa):
         model = state.models.get(key)
         if model is None:
             return _UNKNOWN_S
-        return model.load_s.get(worker.device, _UNKNOWN_S) / max(1, model.size_bytes)
+        return model.load_s.get(worker.link, _UNKNOWN_S) / max(1, model.size_bytes)

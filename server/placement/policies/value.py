@@ -96,6 +96,7 @@ class ValueOfResidency:
             actions += self._order(worth, wish, taken)
         loading = {action.model for action in actions if isinstance(action, Fetch)}
         idle = [w for w in state.workers.values() if w.moving is None and w.name not in taken]
+        idle.sort(key=lambda worker: worker.is_far)  # of two that are worth the same, one whose rows are near
         while idle:
             plan = self._best(worth, idle, loading)
             if plan is None:
@@ -138,7 +139,7 @@ class ValueOfResidency:
                     best = self._plan(worth, worker, unit, group, least, math.inf, loading) or best
             if best is not None:
                 return best
-        turns, spare = self._turns(worth, workers[0].device, loading)
+        turns, spare = self._turns(worth, worth.quickest(workers), loading)
         wanted = [g for g in worth.wanted if not worth.is_coming(g) and loading.isdisjoint(g)]
         for worker in workers:
             for unit, group in self._candidates(worth, worker, wanted, turns):
@@ -160,12 +161,13 @@ class ValueOfResidency:
     ) -> _Plan | None:
         """No load is worth it for rows in their goals: those that are late, or in no hurry, count in full."""
         best: _Plan | None = None
+        link = worth.quickest(workers)
         patient = {
             group: rows
             for group in worth.wanted
             if not worth.is_coming(group)
             and loading.isdisjoint(group)
-            and (rows := worth.patient(group, worth.now_s + worth.load_s(group, workers[0].device))) > 0
+            and (rows := worth.patient(group, worth.now_s + worth.load_s(group, link))) > 0
         }
         for group in nlargest(_WANTED, patient, key=lambda group: patient[group]):
             for worker in workers:
@@ -175,14 +177,14 @@ class ValueOfResidency:
                     best = plan or best
         return best
 
-    def _turns(self, worth: Worth, device: str, loading: Set[str]) -> tuple[Mapping[GroupKeys, float], float]:
+    def _turns(self, worth: Worth, link: str, loading: Set[str]) -> tuple[Mapping[GroupKeys, float], float]:
         """How long loads may take that begin now: of groups that rows wait for, and of any other."""
         state = worth.state
         awaited: list[Awaited] = []
         for group in worth.wanted:
             if worth.is_coming(group) or not loading.isdisjoint(group):
                 continue
-            load_s = max(1e-6, worth.load_s(group, device))
+            load_s = max(1e-6, worth.load_s(group, link))
             from_s = worth.now_s + load_s + sum(worth.models[key].batch_s(1) for key in group)
             rows, due_s = worth.savable(group, from_s), worth.due_s(group, from_s)
             if rows > 0:
@@ -203,7 +205,7 @@ class ValueOfResidency:
         if len(wanted) > _WANTED:
 
             def first(group: GroupKeys) -> float:
-                rows = state.waited_for[group].rows + _KEEP_SHARE * worth.keep(group, worker.device)
+                rows = state.waited_for[group].rows + _KEEP_SHARE * worth.keep(group, worker.link)
                 return rows / max(1, sum(worth.size_bytes(key) for key in group))
 
             soonest = next(iter(turns), None)  # must be begun
@@ -217,14 +219,14 @@ class ValueOfResidency:
 
     def _unasked(self, worth: Worth, worker: WorkerPlaces, least: float) -> Iterable[GroupKeys]:
         """What may be loaded next for nobody, as far as it may bring more than `least` rows a second."""
-        sought = worth.sought(worker.device, _SOUGHT) if worth.most_sought > (1 - _ROUNDING) * least else ()
+        sought = worth.sought(worker.link, _SOUGHT) if worth.most_sought > (1 - _ROUNDING) * least else ()
         return dict.fromkeys([*sought, *self._copies(worth, worker)])
 
     def _copies(self, worth: Worth, worker: WorkerPlaces) -> Iterator[GroupKeys]:
         state = worth.state
         if len(state.workers) < 2:
             return
-        hottest = max(state.demand, key=lambda name: state.demand[name], default="")
+        hottest = worth.hottest
         demand = state.demand.get(hottest, 0.0)
         if demand > _HOT and state.demand[worker.name] < demand - _COOLER and hottest in state.workers:
             there = state.workers[hottest]
@@ -256,7 +258,7 @@ class ValueOfResidency:
         is_copy = worth.runs(group)
         if not missing or (is_on_its_way and not is_copy):
             return None
-        load_s = max(1e-6, worth.load_s(missing, worker.device))
+        load_s = max(1e-6, worth.load_s(missing, worker.link))
         if load_s > most_s:
             return None
         if is_copy:
@@ -266,7 +268,7 @@ class ValueOfResidency:
                 gain += self._copy_gain(worth, worker, unit[0]) * load_s
         else:
             rows = self._rows(worth, group, load_s, late_too=late_too)
-            gain = rows + worth.keep(unit, worker.device) * load_s
+            gain = rows + worth.keep(unit, worker.link) * load_s
         if gain / load_s <= least:
             return None
         leaving = self._room(worth, worker, unit, missing, load_s, is_waited_for=rows > 0)
@@ -386,7 +388,7 @@ class ValueOfResidency:
             for group in worth.wanted[:_WANTED]:
                 if worth.is_coming(group) or not loading.isdisjoint(group):
                     continue
-                load_s = worth.load_s(group, worker.device)
+                load_s = worth.load_s(group, worker.link)
                 saved = self._rows(worth, group, load_s) - self._rows(worth, group, left_s + load_s)
                 if saved > _HYSTERESIS * done:
                     if self._would_serve(worth, worker, moving.loading):
@@ -412,7 +414,7 @@ class ValueOfResidency:
 
     def _worth_of_a_load(self, worth: Worth, worker: WorkerPlaces, key: str) -> float:
         """Rows that it brings, for which nobody waits yet."""
-        return worth.keep((key,), worker.device) * worth.load_s((key,), worker.device)
+        return worth.keep((key,), worker.link) * worth.load_s((key,), worker.link)
 
     def _ask_again_s(self, worth: Worth, loading: Set[str], is_idle: bool) -> float:
         state = worth.state

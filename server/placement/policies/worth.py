@@ -87,8 +87,8 @@ class Worth:
             for worker in workers
         ]
         self._keep: dict[tuple[GroupKeys, str], float] = {}
-        self._keep_alone: _Found[str, dict[str, float]] = _Found(lambda device: {})
-        self._load_s: _Found[str, dict[str, float]] = _Found(lambda device: {})
+        self._keep_alone: _Found[str, dict[str, float]] = _Found(lambda link: {})
+        self._load_s: _Found[str, dict[str, float]] = _Found(lambda link: {})
         self._rate: dict[str, float] = {}
         self._held_by: dict[GroupKeys, list[str]] = {}
         self._sought: dict[str, list[GroupKeys]] = {}
@@ -152,24 +152,37 @@ class Worth:
     def _mean_load_s(self) -> float:
         """Of what is wanted."""
         wanted = self.wanted[:_STEPS]
-        device = next((worker.device for worker in self.state.workers.values()), "")
-        return sum(self.load_s(group, device) for group in wanted) / len(wanted) if wanted else 0.0
+        link = next((worker.link for worker in self.state.workers.values()), "")
+        return sum(self.load_s(group, link) for group in wanted) / len(wanted) if wanted else 0.0
 
     def size_bytes(self, key: str) -> int:
         """Of a model; 0 while it is not known."""
         return self.models[key].size_bytes if key in self.models or key in self.state.models else 0
 
+    @cached_property
+    def hottest(self) -> str:
+        """The worker that is asked for most of its time; "" where there is none."""
+        demand = self.state.demand
+        return max(demand, key=demand.__getitem__, default="")
+
     # ── what is asked for ─────────────────────────────────────────────────────────────────────────────
 
-    def load_s(self, keys: Collection[str], device: str) -> float:
-        """What it takes to load them there."""
-        known = self._load_s[device]
+    def quickest(self, workers: Iterable[WorkerPlaces]) -> str:
+        """The link of theirs over which what is wanted first comes soonest."""
+        links = list(dict.fromkeys(worker.link for worker in workers))
+        if len(links) == 1 or not self.wanted:
+            return links[0]
+        return min(links, key=lambda link: self.load_s(self.wanted[0], link))
+
+    def load_s(self, keys: Collection[str], link: str) -> float:
+        """What it takes to load them over that link."""
+        known = self._load_s[link]
         found = 0.0
         for key in keys:
             one_s = known.get(key)
             if one_s is None:
                 is_known = key in self.state.models
-                one_s = self.models[key].load_s.get(device, _FIRST_LOAD_S) if is_known else 0.0
+                one_s = self.models[key].load_s.get(link, _FIRST_LOAD_S) if is_known else 0.0
                 known[key] = one_s
             found += one_s
         return found
@@ -223,24 +236,24 @@ class Worth:
             self._rate[key] = found
         return found
 
-    def keep(self, group: GroupKeys, device: str) -> float:
+    def keep(self, group: GroupKeys, link: str) -> float:
         """Rows a second that are lost while the group has to be loaded again: what it is worth to have it."""
         if len(group) == 1:
-            alone = self._keep_alone[device].get(group[0])
-            return alone if alone is not None else self.keep_each(group, device)[0]
-        found = self._keep.get((group, device))
+            alone = self._keep_alone[link].get(group[0])
+            return alone if alone is not None else self.keep_each(group, link)[0]
+        found = self._keep.get((group, link))
         if found is None:
-            load_s = self.load_s(group, device)
+            load_s = self.load_s(group, link)
             models = [self.models[key] for key in group]
             rate = min(self.rate(key, load_s) * self.models[key].share for key in group)
             absent_s = 2 * load_s + self._behind_s(group in self.wanted)
             lost = _lost(absent_s, sum(model.batch_s(4) for model in models), min(m.goal_s for m in models))
-            found = self._keep[group, device] = rate * lost
+            found = self._keep[group, link] = rate * lost
         return found
 
-    def keep_each(self, keys: Iterable[str], device: str) -> list[float]:
+    def keep_each(self, keys: Iterable[str], link: str) -> list[float]:
         """The same of each of these models alone: nothing is asked as often as this."""
-        known, loads_s = self._keep_alone[device], self._load_s[device]
+        known, loads_s = self._keep_alone[link], self._load_s[link]
         models, ahead, unserved = self.models, self.ahead, self._unserved_alone
         behind_s = self._behind_s(False)
         found = []
@@ -249,7 +262,7 @@ class Worth:
             if worth is None:
                 model, load_s = models[key], loads_s.get(key)
                 if load_s is None:
-                    load_s = self.load_s((key,), device)
+                    load_s = self.load_s((key,), link)
                 absent_s = 2 * load_s + (behind_s if key not in unserved else self._behind_s(True))
                 rate = self.rate(key, load_s) if key in ahead else self.rate_of_late(key)
                 worth = 0.0
@@ -274,19 +287,19 @@ class Worth:
         model = self.models[key]
         return not model.failures and not model.dismissed and not model.is_deadly
 
-    def sought(self, device: str, most: int) -> list[GroupKeys]:
+    def sought(self, link: str, most: int) -> list[GroupKeys]:
         """Of what is held nowhere, and no rows wait for, those worth most a second of the link."""
-        found = self._sought.get(device)
+        found = self._sought.get(link)
         if found is None:
             keys = [key for key in self._may_be_sought if self.may_come_unasked(key)]
             if len(keys) > most:
-                loads_s = self._load_s[device]
+                loads_s = self._load_s[link]
                 worths = {
                     key: worth / max(1e-6, loads_s[key])
-                    for key, worth in zip(keys, self.keep_each(keys, device), strict=True)
+                    for key, worth in zip(keys, self.keep_each(keys, link), strict=True)
                 }
                 keys = nlargest(most, keys, key=worths.__getitem__)
-            found = self._sought[device] = [self.unit_of(key) for key in keys]
+            found = self._sought[link] = [self.unit_of(key) for key in keys]
         return found
 
     @cached_property
@@ -496,7 +509,7 @@ class Worth:
             keys = [key for key in keys if key not in running and not self._is_pinned(worker, key)]
         unasked: list[_Ranked] = []
         asked: list[_Ranked] = []
-        for place, (key, keep) in enumerate(zip(keys, self.keep_each(keys, worker.device), strict=True)):
+        for place, (key, keep) in enumerate(zip(keys, self.keep_each(keys, worker.link), strict=True)):
             model = self.models[key]
             size = max(1, model.size_bytes)
             rows, worth = 0, keep
@@ -527,10 +540,10 @@ class Worth:
 
     def _worth_of_copy(self, worker: WorkerPlaces, key: str, others: Sequence[str]) -> float:
         """What those lose who hold it, too, if its rows are theirs alone."""
-        rate = self.rate(key, self.load_s((key,), worker.device))
+        rate = self.rate(key, self.load_s((key,), worker.link))
         share = rate * self.row_s(key) / (len(others) * (len(others) + 1))
         demand = sum(self.state.demand.get(name, 0.0) for name in others) / len(others) + share
-        return max(rate * over(demand), _COPY * self.keep((key,), worker.device))
+        return max(rate * over(demand), _COPY * self.keep((key,), worker.link))
 
     def _is_of_use(self, groups: Sequence[GroupKeys]) -> bool:
         """Whether a member of these groups answers rows: alone, or with the others, if they are there."""

@@ -24,7 +24,8 @@ _LONG_AGO_S = -3600.0  # when what is resident at the beginning was loaded
 class LinkedDevice:
     """What a device may hold, 0 = no limit; `load_s`: model → what loading it there takes.
 
-    told_s: the same as the placement is told it; None = the truth.
+    told_s: the same as the placement is told it; None = the truth. kind: "" = its name. node: where it is; a
+    load begins when the model is there, which it is already if another device of the node holds it.
     """
 
     name: str
@@ -33,12 +34,16 @@ class LinkedDevice:
     load_s: Mapping[str, float]
     resident: tuple[str, ...] | None = None  # at the beginning, least recently used first; None = what fits
     told_s: Mapping[str, float] | None = None
+    kind: str = ""
+    node: str = ""
+    is_far: bool = False
 
 
 class SimulatedLinks:
     """`later(at_s, step)` has `moved` called then; `show(now_s, device, resident)` informs the scheduler.
 
-    sizes: model → bytes. groups: what is served, in the order in which devices are filled at the beginning.
+    sizes: model → bytes. nodes: node → bytes a second of its link, over which models come one by one.
+    groups: what is served, in the order in which devices are filled at the beginning.
     tells_moves: `show` when a link gets busy and idle, too.
     """
 
@@ -52,6 +57,7 @@ class SimulatedLinks:
         show: Callable[[float, str, frozenset[str]], None],
         *,
         tells_moves: bool = False,
+        nodes: Mapping[str, float] | None = None,
     ) -> None:
         self._core = Placement(policy, apart=True, workers=len(devices))
         self._devices = {device.name: device for device in devices}
@@ -60,6 +66,9 @@ class SimulatedLinks:
         self._later = later
         self._show = show
         self._tells_moves = tells_moves
+        self._nodes = nodes or {}
+        self._node_free_s = dict.fromkeys(self._nodes, -math.inf)
+        self._began_s: dict[str, float] = {}  # by device: when its load began
         self._running: Counter[tuple[str, str]] = Counter()  # (device, model) → batches
         self._leaving: dict[str, Step] = {}  # device → what waits for its last batches
         self._loading: dict[str, Step] = {}  # device → what comes
@@ -86,7 +95,8 @@ class SimulatedLinks:
         for device in self._devices.values():
             capacity = Capacity(device.capacity_bytes, device.places)
             offers = self._groups if device.resident is None else ()
-            self._core.worker_up(device.name, capacity, device.name, offers)
+            kind = device.kind or device.name
+            self._core.worker_up(device.name, capacity, kind, offers, node=device.node, is_far=device.is_far)
             for turn, key in enumerate(device.resident or ()):
                 self._core.used(_LONG_AGO_S, [key], turn)
                 self._arrive(_LONG_AGO_S, Step(device.name, (), key))
@@ -178,12 +188,26 @@ class SimulatedLinks:
             self._core.evicted(step.worker, key)
         if step.load:
             self._loading[step.worker] = step
-            self._later(now_s + self._devices[step.worker].load_s[step.load], step)
+            self._began_s[step.worker] = now_s
+            there_s = self._there_s(now_s, self._devices[step.worker], step.load)
+            self._later(there_s + self._devices[step.worker].load_s[step.load], step)
         else:
             self._core.over(step.worker)
             self._ask_at_s = now_s
             if self._tells_moves:
                 self._show(now_s, step.worker, self._core.resident(step.worker))
+
+    def _there_s(self, now_s: float, device: LinkedDevice, key: str) -> float:
+        """When the model is on the device's node."""
+        if device.node not in self._nodes or any(
+            other.node == device.node and key in self._core.resident(other.name)
+            for other in self._devices.values()
+        ):
+            return now_s
+        begins_s = max(now_s, self._node_free_s[device.node])
+        there_s = begins_s + self._sizes[key] / self._nodes[device.node]
+        self._node_free_s[device.node] = there_s
+        return there_s
 
     def _abort(self, now_s: float, device: str) -> None:
         leaving = self._leaving.get(device)
@@ -199,6 +223,9 @@ class SimulatedLinks:
     def _arrive(self, now_s: float, step: Step) -> None:
         device = self._devices[step.worker]
         load_s = (device.load_s if device.told_s is None else device.told_s)[step.load]
+        began_s = self._began_s.pop(step.worker, None)
+        if device.node in self._nodes and began_s is not None:
+            load_s = now_s - began_s
         self._core.loaded(now_s, step.worker, step.load, self._sizes[step.load], load_s)
 
     def _changed(self, now_s: float, device: str, waited_for: Mapping[GroupKeys, WaitingRows]) -> None:

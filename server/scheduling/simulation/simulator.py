@@ -46,6 +46,7 @@ __all__ = [
     "FunctionResult",
     "MemberLoad",
     "SimulatedDevice",
+    "SimulatedNode",
     "SimulationResult",
     "TenantLoad",
     "TenantResult",
@@ -121,6 +122,7 @@ class FunctionLoad:
     members: tuple[MemberLoad, ...] = ()
     followed: Following | None = None
     tenants: tuple[TenantLoad, ...] = ()
+    row_bytes: int = 0  # on a network
 
     @property
     def group(self) -> GroupKeys:
@@ -145,7 +147,7 @@ class SimulatedDevice:
     One model at a time moves over its link, at `link_bytes_per_s`. resident: what it holds at the beginning,
     least recently used first; None = as many of the functions as fit, in their order. kind: as workers tell
     it, "" = its name; devices of one kind share an l̂. pace: what a batch takes there, of what it is said to
-    take.
+    take. node: of the workload's nodes, "" = none.
     """
 
     name: str = "device-0"
@@ -156,6 +158,22 @@ class SimulatedDevice:
     resident: tuple[str, ...] | None = None
     kind: str = ""
     pace: float = 1.0
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedNode:
+    """A machine whose devices share a network link to the server. models_bytes_per_s: from where models are.
+
+    Rows go over it one batch after the other; each is on its way for `way_s` in each direction besides. What
+    a network shares between rows and models is not simulated: each has the rate for its own.
+    """
+
+    name: str
+    rows_bytes_per_s: float = math.inf
+    models_bytes_per_s: float = math.inf
+    way_s: float = 0.0
+    is_far: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +204,7 @@ class Workload:
     bulk_sharing: str = "backfill"
     tells_tenants: bool = True  # whether the scheduler knows whose rows are whose
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
+    nodes: tuple[SimulatedNode, ...] = ()
 
     def load_s(self, model: MemberLoad, device: SimulatedDevice) -> float:
         """What it takes to load the model there."""
@@ -361,6 +380,8 @@ class _Simulation:
         self._free_s: dict[str, float] = {}
         self._is_still = True  # every device holds everything: nothing ever moves
         self._devices = {device.name: device for device in load.devices}
+        self._nodes = {node.name: node for node in load.nodes}
+        self._way_free_s = dict.fromkeys(self._nodes, 0.0)  # by node: when its link has sent all rows
         self._paces = {device.name: device.pace for device in load.devices if device.pace != 1.0}
         self._links = SimulatedLinks(
             placement_named(load.placement, load.placement_options),
@@ -370,6 +391,7 @@ class _Simulation:
             lambda at_s, step: self._push(at_s, "moved", step),
             self._show,
             tells_moves=load.loads_block,
+            nodes={node.name: node.models_bytes_per_s for node in load.nodes},
         )
         self._order = iter(load.closed_loop.order if load.closed_loop is not None else ())
         self._clients: set[int] = set()  # requests of the closed loop that are not answered yet
@@ -605,13 +627,24 @@ class _Simulation:
         took_s = (shared_s + sum(passes_s)) * pace
         if not self._is_still:
             self._links.sent(now_s, batch.worker, batch.members)
-        finish_s = max(now_s, self._free_s[batch.worker]) + took_s
+        there_s, way_s = self._sent(now_s, batch, function)
+        finish_s = max(there_s, self._free_s[batch.worker]) + took_s
         self._free_s[batch.worker] = finish_s
         self._result.busy_s += took_s
         self._result.functions[batch.function].batches += 1
         each = tuple(MemberTime(pass_s * pace, shared_s * pace) for pass_s in passes_s)
-        worked = BatchTimes(took_s, finish_s - now_s, each)
-        self._push(finish_s, "finish", (batch, worked, whole))
+        worked = BatchTimes(took_s, finish_s - there_s, each)
+        self._push(finish_s + way_s, "finish", (batch, worked, whole))
+
+    def _sent(self, now_s: float, batch: RunBatch, function: FunctionLoad) -> tuple[float, float]:
+        """When a batch is on its device, and how long its answer is on the way back."""
+        node = self._nodes.get(self._devices[batch.worker].node)
+        if node is None:
+            return now_s, 0.0
+        sent_s = max(now_s, self._way_free_s[node.name])
+        sent_s += batch.rows * function.row_bytes / node.rows_bytes_per_s
+        self._way_free_s[node.name] = sent_s
+        return sent_s + node.way_s, node.way_s
 
     def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes, whole: _RowsUnderWay) -> None:
         sure: Sequence[float] = ()
@@ -652,7 +685,10 @@ class _Simulation:
         if self._load.loads_block and self._links.is_moving(name):
             limit = 0
         kind = self._devices[name].kind or name
-        self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit, device=kind))
+        node = self._nodes.get(self._devices[name].node)
+        is_far = node is not None and node.is_far
+        view = WorkerView(name, True, resident, limit, device=kind, is_far=is_far)
+        self._scheduler.set_worker(now_s, view)
 
 
 def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
@@ -662,8 +698,12 @@ def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
         for model in function.all_members
     }
     told_s = {name: took_s * load.told_swaps for name, took_s in load_s.items()}
+    is_far = any(node.name == device.node and node.is_far for node in load.nodes)
     return LinkedDevice(
-        device.name, device.places or 0, device.capacity_bytes, load_s, device.resident, told_s
+        *(device.name, device.places or 0, device.capacity_bytes, load_s, device.resident, told_s),
+        kind=device.kind,
+        node=device.node,
+        is_far=is_far,
     )
 
 
