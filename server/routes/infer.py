@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
@@ -101,7 +101,7 @@ class InferRoute:
 
     def answer(self, whole: WholeRequest, reply: SendReply) -> RequestInProgress | None:
         """Answer a request: `reply` is called once, now or later."""
-        asked = _Asked(whole, reply)
+        asked = _Asked(whole, reply, self._answered)
         try:
             function = asked.function = self._resolve(whole)
             if len(whole.body) > _INLINE_BYTES or b"content-encoding" in whole.headers:
@@ -140,7 +140,7 @@ class InferRoute:
 
     def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
         """Turn a request away without a look at its rows."""
-        asked = _Asked(whole, reply, self._resolve(whole))
+        asked = _Asked(whole, reply, self._answered, self._resolve(whole))
         self._fail(asked, Overloaded("more requests come than can be read; try again in a second"))
 
     def _resolve(self, whole: WholeRequest) -> Function:
@@ -191,9 +191,7 @@ class InferRoute:
             said = asked.whole.headers.get(b"ml-udf-job")
             call = replace(call, bulk=bulk_request(said, asked.function.name, asked.whole.caller))
         asked.is_read = True
-        pending = asked.pending = self._calls.begin(
-            call, asked.whole.came_s, lambda outcome: self._answered(asked, outcome)
-        )
+        pending = asked.pending = self._calls.begin(call, asked)
         if asked.gone:
             pending.fail(ClientGone())
         return asked
@@ -289,6 +287,7 @@ class _Asked:
 
     whole: WholeRequest
     reply: SendReply
+    answered: Callable[[_Asked, Reply | BaseException], None]
     function: Function | None = None
     request: InferRequest | None = None
     pending: PendingReply | CachedCall | PipelineCall | None = None
@@ -296,6 +295,15 @@ class _Asked:
     is_read: bool = False  # what goes wrong from now on is a row's fault, or ours
     gone: bool = False
     moves: int = 0
+
+    @property
+    def came_s(self) -> float:
+        """See `call_service.Asker`."""
+        return self.whole.came_s
+
+    def over(self, outcome: Reply | BaseException) -> None:
+        """See `call_service.Asker`."""
+        self.answered(self, outcome)
 
     @property
     def decision(self) -> str:

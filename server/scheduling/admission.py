@@ -13,7 +13,7 @@ from server.scheduling.roster import Roster
 from server.scheduling.terms import FunctionSpec, Rejection, Submission
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["admit", "soonest_after_load_s", "soonest_finish_s"]
+__all__ = ["admit", "room", "soonest_after_load_s", "soonest_finish_s"]
 
 _BULK_SHARE = 0.75  # of the bounds: scans that fill their part of the queue leave interactive rows theirs
 
@@ -69,6 +69,17 @@ def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane
     return not rows or (
         _fits(submission.rows, bulk, rows - bulk_rows, bulk_rows, spec.max_queued_rows)
         and _fits(submission.nbytes, bulk, nbytes - bulk_bytes, bulk_bytes, spec.max_queued_bytes)
+    )
+
+
+def room(spec: FunctionSpec, lanes: Collection[Lane]) -> tuple[float, float]:
+    """How many interactive rows and bytes may still join a function's `lanes`, where some wait already."""
+    rows = spec.max_queued_rows - sum(lane.rows - lane.bulk.rows for lane in lanes)
+    nbytes = spec.max_queued_bytes - sum(lane.nbytes - lane.bulk.nbytes for lane in lanes)
+    bulk_rows, bulk_bytes = sum(lane.bulk.rows for lane in lanes), sum(lane.bulk.nbytes for lane in lanes)
+    return (
+        rows - min(bulk_rows, _BULK_SHARE * spec.max_queued_rows),
+        nbytes - min(bulk_bytes, _BULK_SHARE * spec.max_queued_bytes),
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from server.ensemble.cascade import Cascade
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Choice, Ensemble, SelectionPolicy, State
-from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
+from server.scheduling.admission import admit, room, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
 from server.scheduling.bulk_sharing import BULK_SHARING, BulkSharing
 from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
@@ -222,6 +222,17 @@ class Scheduler:
     def take_back(self, now_s: float, request_id: int) -> tuple[Slice, ...]:
         """Take a request's waiting rows out of the queue, to be submitted otherwise: which."""
         return _slices(self._queues.withdraw(request_id))
+
+    def cancel_part(self, now_s: float, part: Slice) -> int:
+        """Take these rows of a request out of the queue, if they wait there: how many.
+
+        For a submission that stands for several clients. Rows in a batch run on, and a pool knows no parts.
+        """
+        return sum(run.rows for run in self._queues.withdraw_part(part))
+
+    def room(self, function: str) -> tuple[float, float]:
+        """How many more rows and bytes of the interactive class may wait for a function, beside others."""
+        return room(self._queues.spec(function), self._queues.of(function))
 
     def next_action(self, now_s: float) -> Action:
         """What to do now; to be asked again until it is `Idle`."""

@@ -37,6 +37,7 @@ from server.scheduling.terms import (
     LatencyByWorker,
     LearnedLatency,
     MemberSpec,
+    Slice,
     Submission,
     WorkerView,
 )
@@ -220,6 +221,11 @@ class Lane:
         """Take out a request's rows."""
         self._waiting = None
         return [run for queue in self.queues for run in queue.remove(request_id)]
+
+    def remove_part(self, part: Slice) -> list[RowRun]:
+        """Take out those of these rows of a request that wait here, and not in a pool."""
+        self._waiting = None
+        return [run for queue in self.queues for run in queue.remove_part(part)]
 
     def clear(self) -> list[RowRun]:
         """Take out everything."""

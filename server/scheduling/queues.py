@@ -70,6 +70,10 @@ class Queues:
         """All lanes of a function, empty ones too."""
         return self._lanes[function].values()
 
+    def spec(self, function: str) -> FunctionSpec:
+        """Of a function. Raises KeyError for an unknown one."""
+        return self._specs[function]
+
     def all(self) -> list[Lane]:
         """All lanes of all functions."""
         return [lane for lanes in self._lanes.values() for lane in lanes.values()]
@@ -197,6 +201,15 @@ class Queues:
         gone: list[RowRun] = []
         for lane in tuple(self._lanes_of.get(request_id, ())):
             runs = lane.remove(request_id)
+            self.settle(lane, runs)
+            gone += runs
+        return gone
+
+    def withdraw_part(self, part: Slice) -> list[RowRun]:
+        """Take out those of these rows of a request that wait, and not in a pool."""
+        gone: list[RowRun] = []
+        for lane in tuple(self._lanes_of.get(part.request_id, ())):
+            runs = lane.remove_part(part)
             self.settle(lane, runs)
             gone += runs
         return gone

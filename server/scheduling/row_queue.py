@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from server.scheduling.policy import RowRun
+from server.scheduling.terms import Slice
 
 __all__ = ["RowQueue"]
 
@@ -83,6 +84,24 @@ class RowQueue:
         gone: list[RowRun] = []
         for key in self._by_request.get(request_id, [])[:]:
             at = bisect_left(self._keys, key)
+            gone += self._delete(at, at + 1)
+        return gone
+
+    def remove_part(self, part: Slice) -> list[RowRun]:
+        """Take out those of these rows of a request that are here."""
+        gone: list[RowRun] = []
+        end = part.offset + part.rows
+        for key in self._by_request.get(part.request_id, [])[:]:
+            at = bisect_left(self._keys, key)
+            run = self._runs[at]
+            before, after = part.offset - run.offset, run.offset + run.rows - end
+            if before >= run.rows or after >= run.rows:
+                continue
+            if after > 0:
+                self._split(at, run.rows - after)
+            if before > 0:
+                self._split(at, before)
+                at += 1
             gone += self._delete(at, at + 1)
         return gone
 

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush, merge
 
 from server.scheduling.policy import RowRun
 from server.scheduling.row_queue import RowQueue
+from server.scheduling.terms import Slice
 from server.scheduling.turns import Turns
 
 __all__ = ["TenantQueue"]
@@ -202,16 +203,11 @@ class TenantQueue:
 
     def remove(self, request_id: int) -> list[RowRun]:
         """Take out what is left of a request; empty if it is not here."""
-        if self._sole is not None:
-            gone = self._sole.remove(request_id)
-            self._left_sole(self._sole)
-            return gone
-        tenant = self._tenants_of.get(request_id)
-        if tenant is None:
-            return []
-        gone = self._queues[tenant].remove(request_id)
-        self._left([tenant], gone)
-        return gone
+        return self._remove(request_id, lambda queue: queue.remove(request_id))
+
+    def remove_part(self, part: Slice) -> list[RowRun]:
+        """Take out those of these rows of a request that are here."""
+        return self._remove(part.request_id, lambda queue: queue.remove_part(part))
 
     def clear(self) -> list[RowRun]:
         """Take out everything."""
@@ -221,6 +217,18 @@ class TenantQueue:
             return gone
         gone = [run for queue in self._queues.values() for run in queue.clear()]
         self._left(list(self._queues), gone)
+        return gone
+
+    def _remove(self, request_id: int, take: Callable[[RowQueue], list[RowRun]]) -> list[RowRun]:
+        if self._sole is not None:
+            gone = take(self._sole)
+            self._left_sole(self._sole)
+            return gone
+        tenant = self._tenants_of.get(request_id)
+        if tenant is None:
+            return []
+        gone = take(self._queues[tenant])
+        self._left([tenant], gone)
         return gone
 
     @property

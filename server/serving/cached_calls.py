@@ -36,6 +36,7 @@ from server.http.body import ClientGone
 from server.observability.metrics import Metrics
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
+from server.serving.outcomes import Outcomes, UnderWay
 from server.serving.reply_rows import GatheredRows, ReplyRows, kept_reply
 from server.serving.scheduler_adapter import overdue_of
 from server.supervision import Tasks
@@ -55,10 +56,12 @@ _ROWS_OWN = "input_"  # how the codes of errors begin that are a row's own
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """Rows of a call that the dispatcher has. keys: of each; None for one that is nobody else's. flight: for
-    which others may wait. same: row → rows of the call that are the same.
+    """Rows of the call `one` that the dispatcher has. keys: of each; None for one that is nobody else's.
+
+    flight: for which others may wait. same: row → rows of the call that are the same.
     """
 
+    one: CachedCall
     rows: Sequence[int]
     keys: Sequence[Key | None]
     flight: Flight[CachedCall]
@@ -67,13 +70,12 @@ class _Part:
 
 
 @dataclass(slots=True, eq=False)
-class CachedCall:
+class CachedCall(UnderWay[Reply]):
     """A call under way that asked the cache. As `PendingReply` to whoever waits for it."""
 
     call: Call
     scope: Scope
     counts: CacheCounts
-    future: asyncio.Future[Reply]
     began_s: float
     first_sent_s: float = math.inf  # when its first rows left the queue; where none did, when it was answered
     stamps: list[bytes] = field(default_factory=list)  # of paths
@@ -83,16 +85,6 @@ class CachedCall:
     asking: asyncio.Task[None] | None = None  # for stamps
     timer: asyncio.TimerHandle | None = None  # at its deadline
     all_hits: bool = False
-
-    @property
-    def done(self) -> bool:
-        """Whether nobody waits any more: answered, failed, or its client gone."""
-        return self.future.done()
-
-    def fail(self, error: Exception) -> None:
-        """End the call with an error; an ended one stays as it is."""
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 class CachedCalls:
@@ -112,6 +104,7 @@ class CachedCalls:
         self._metrics = metrics
         self._tasks = tasks or Tasks()
         self._loop = asyncio.get_running_loop()
+        self._outcomes = Outcomes()
         self._flights = InFlight[CachedCall]()
         self._scopes: dict[tuple[str, Asked], Scope] = {}
         self._digests: dict[str, tuple[Function, bytes]] = {}
@@ -165,7 +158,7 @@ class CachedCalls:
             return self._dispatcher.begin(call)
         now_s = time.monotonic()
         counts = self._metrics.of(call.function).cache
-        one = CachedCall(call, scope, counts, self._loop.create_future(), now_s)
+        one = CachedCall(self._outcomes, call, scope, counts, now_s)
         if call.form == "path" or call.nbytes > _INLINE_BYTES or len(call.rows) > _INLINE_ROWS:
             one.asking = self._tasks.once("answer cache", self._find_later(one))
         else:
@@ -173,7 +166,7 @@ class CachedCalls:
             try:
                 self._find(one)
             except BaseException:
-                one.future.cancel()  # it may wait for others' rows
+                one.cancel()  # it may wait for others' rows
                 raise
         self._open.add(one)
         self._idle.clear()
@@ -191,7 +184,7 @@ class CachedCalls:
             pending.timer.cancel()
         if pending.asking is not None:
             pending.asking.cancel()
-        pending.future.cancel()
+        pending.cancel()
         parts, pending.parts = pending.parts, []
         for part in parts:
             self._dispatcher.end(_pending_of(part))
@@ -291,7 +284,7 @@ class CachedCalls:
             one.counts.coalesced += len(rows) - len(mine)
         if not mine:
             return
-        part = _Part(mine, keys, self._flights.lead(keys, is_urgent=is_urgent), same)
+        part = _Part(one, mine, keys, self._flights.lead(keys, is_urgent=is_urgent), same)
         call = one.call
         if len(mine) < len(call.rows):
             asked = [call.rows[row] for row in mine]
@@ -302,7 +295,7 @@ class CachedCalls:
             self._ask_anew(self._land(part))
             raise
         one.parts.append(part)
-        pending.future.add_done_callback(lambda _: self._over(one, part))
+        pending.listen(self._part_over, part)
 
     def _first_of_each(
         self, one: CachedCall, rows: Sequence[int], *, is_urgent: bool
@@ -329,24 +322,22 @@ class CachedCalls:
 
     # ── what came of it ───────────────────────────────────────────────────────────────────────────────
 
-    def _over(self, one: CachedCall, part: _Part) -> None:
+    def _part_over(self, pending: PendingReply, part: _Part) -> None:
         """Rows of a call are answered, or never will be."""
+        one = part.one
         if part not in one.parts:
             return  # the call has ended
         one.parts.remove(part)
-        pending = _pending_of(part)
         self._dispatcher.end(pending)
         one.first_sent_s = min(one.first_sent_s, pending.first_sent_s)
-        failure = ClientGone() if pending.future.cancelled() else pending.future.exception()
-        if failure is not None:
+        failure = pending.outcome
+        if isinstance(failure, BaseException):
             waiting = self._land(part)
-            assert isinstance(failure, Exception)
             one.fail(failure)
             # A failure of the rows would come again for whoever leads next: they are asked side by side.
             self._ask_anew(waiting, alone=not isinstance(failure, ClientGone | DeadlineExceeded))
             return
-        reply = pending.future.result()
-        answered = ReplyRows(reply, one.scope.columns)
+        answered = ReplyRows(pending.result, one.scope.columns)
         again = self._take(one, part, answered)
         if again:
             self._ask_anew([(one, row) for row in again], alone=True)
@@ -478,7 +469,7 @@ class CachedCalls:
         if reply is None:
             assert one.gathered is not None, "something was answered"
             reply = one.gathered.reply()
-        one.future.set_result(reply)
+        one.finish(reply)
 
     def _land(self, part: _Part) -> list[tuple[CachedCall, int]]:
         """Nothing comes of these rows: who else waits for them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 from server.errors import DeadlineExceeded, Overloaded
 from server.http.body import ClientGone, Receive
@@ -23,7 +23,21 @@ from server.serving.shadow_rows import ShadowRows
 from server.serving.wishes import Wishes
 from server.supervision import Tasks
 
-__all__ = ["CallService"]
+__all__ = ["Asker", "CallService"]
+
+
+class Asker(Protocol):
+    """Whose request a call is. came_s: when it came, on the clock of `time.monotonic`."""
+
+    @property
+    def came_s(self) -> float:
+        """See above."""
+
+    def over(self, outcome: Reply | BaseException) -> None:
+        """Called once, never before `begin` returns: the reply, or why there is none.
+
+        That is an error of `server.errors`, or what `fail` of the call under way was given.
+        """
 
 
 class CallService:
@@ -66,33 +80,17 @@ class CallService:
 
         Raises `ServiceError`, and `ClientGone` when nobody waits any more; the rows then have left the queue.
         """
-        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def over(outcome: Reply | BaseException) -> None:
-            if answered.done():
-                return
-            if isinstance(outcome, BaseException):
-                answered.set_exception(outcome)
-            else:
-                answered.set_result(outcome)
-
-        pending = self.begin(call, began_s, over)
+        asker = _Awaiting(began_s)
+        pending = self.begin(call, asker)
         self._disconnects.watch(pending, receive)
         try:
-            return await answered
+            return await asker.answered
         finally:
             self._disconnects.unwatch(pending)
             pending.fail(ClientGone())  # who waited was cancelled; nothing happens if the call is over
 
-    def begin(
-        self, call: Call, began_s: float, on_over: Callable[[Reply | BaseException], None]
-    ) -> PendingReply | CachedCall | PipelineCall:
-        """Queue a call whose request came at `began_s`, on the clock of `time.monotonic`.
-
-        `on_over` is called once, never before this returns, with the reply or with why there is none: an
-        error of `server.errors`, or what `PendingReply.fail` was given. Raises `ServiceError` where the call
-        is not queued; `on_over` is then never called.
-        """
+    def begin(self, call: Call, asker: Asker) -> PendingReply | CachedCall | PipelineCall:
+        """Queue a call. Raises `ServiceError` where it is not queued; its `asker` then hears nothing."""
         if self._wishes is not None:
             call = self._wishes.answered_by(call)
         name, rows = call.function.name, len(call.rows)
@@ -119,7 +117,7 @@ class CallService:
             self._bulk.left(now_s, call, None, answered=False)
             raise
         self._bulk.begun(call, pending)
-        pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
+        pending.listen(self._tell, asker)
         return pending
 
     async def drained(self) -> None:
@@ -147,6 +145,9 @@ class CallService:
         elif isinstance(pending, PipelineCall) and self._pipelines is not None:
             self._pipelines.end(pending)
 
+    def _tell(self, pending: PendingReply | CachedCall | PipelineCall, asker: Asker) -> None:
+        asker.over(self._over(pending, asker.came_s))
+
     def _over(
         self, pending: PendingReply | CachedCall | PipelineCall, began_s: float
     ) -> Reply | BaseException:
@@ -155,13 +156,14 @@ class CallService:
         self._fair_share.give(call.function.name, call.caller, len(call.rows))
         self._caps.give(call.caller, call.shares, len(call.rows), call.nbytes)
         self._ended(pending)
-        failure = pending.future.exception()
-        self._bulk.left(time.monotonic(), call, pending, answered=failure is None)
-        if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
-            if isinstance(failure, Overloaded | DeadlineExceeded):
+        reply = pending.outcome
+        assert reply is not None, "it is over"
+        # Not raised: its traceback would hold on to the call, in a circle.
+        self._bulk.left(time.monotonic(), call, pending, answered=not isinstance(reply, BaseException))
+        if isinstance(reply, BaseException):
+            if isinstance(reply, Overloaded | DeadlineExceeded):
                 self._over_goal(call)
-            return failure
-        reply = pending.future.result()
+            return reply
         is_plain = call.is_traffic and call.function.pipeline is None
         if self._shadow_rows is not None and is_plain:
             self._shadow_rows.answered(call)
@@ -182,6 +184,23 @@ class CallService:
             if members == proxy:
                 stats.proxy_rows += end - first
         return reply
+
+
+class _Awaiting:
+    """An asker that awaits its answer."""
+
+    def __init__(self, came_s: float) -> None:
+        self.came_s = came_s
+        self.answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def over(self, outcome: Reply | BaseException) -> None:
+        """See `Asker`."""
+        if self.answered.done():  # who awaited it was cancelled
+            return
+        if isinstance(outcome, BaseException):
+            self.answered.set_exception(outcome)
+        else:
+            self.answered.set_result(outcome)
 
 
 def _goal_s(call: Call) -> float:

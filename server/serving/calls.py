@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_worker.wire.protocol import Answer, Column, RowError
 from server.access.caller import DEFAULT_SHARES, Shares
@@ -21,6 +21,10 @@ from server.scheduling.bulk_jobs import BulkTag, BulkWhose
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
 from server.serving.evidence import Evidence
+from server.serving.outcomes import UnderWay
+
+if TYPE_CHECKING:
+    from server.serving.like_rows import LikeCalls
 
 __all__ = ["BulkRequest", "Call", "PendingReply", "Reply"]
 
@@ -136,12 +140,11 @@ class Reply:
 
 
 @dataclass(slots=True, eq=False)
-class PendingReply:
+class PendingReply(UnderWay[Reply]):
     """A call under way: the answers that are there, and the rows that are not."""
 
     request_id: int
     call: Call
-    future: asyncio.Future[Reply]
     began_s: float
     missing: int = 0
     first_sent_s: float = math.inf  # when its first rows left the queue
@@ -153,22 +156,13 @@ class PendingReply:
     told: list[tuple[int, Answer]] | None = None  # what each member said of the rows that are answered
     # By row, whether it is answered, where more than one batch may answer it; None: one does.
     is_answered: bytearray | None = None
+    place: tuple[LikeCalls, int] | None = None  # in the queue, where it waits there with calls like it
     _so_far: Reply | None = None  # of a call whose rows are answered in several parts
 
     def __post_init__(self) -> None:
         self.missing = len(self.call.rows)
         if self.call.function.late_rows is not None:
             self.is_answered = bytearray(self.missing)
-
-    @property
-    def done(self) -> bool:
-        """Whether nobody waits any more: answered, failed, or its client gone."""
-        return self.future.done()
-
-    def fail(self, error: Exception) -> None:
-        """End the call with an error; an ended one stays as it is."""
-        if not self.future.done():
-            self.future.set_exception(error)
 
     def expect(self, part: Slice, members: Collection[str]) -> None:
         """These rows wait for these members, which answer apart."""
@@ -212,7 +206,7 @@ class PendingReply:
             self._take(left, first + left.offset - part.offset, answers)
 
     def _take(self, part: Slice, first: int, answers: FunctionAnswer) -> None:
-        if self.future.done():
+        if self.outcome is not None:
             return
         total = len(self.call.rows)
         if part.rows == total:
@@ -231,36 +225,43 @@ class PendingReply:
                 reply.errors[error.index - first + offset] = error
         if answers.defaulted:
             reply.defaulted.update(row - first + offset for row in answers.defaulted if first <= row < end)
-        reply.answered_by += _answered_by(answers, first, part)
+        reply.answered_by += _answered_by(answers, first, offset, part.rows)
         self.missing -= part.rows
         if self.missing == 0:
             reply.answered_by.sort()
             reply.told = self.told or ()
-            self.future.set_result(reply)
+            self.finish(reply)
 
     def _finish_whole(self, first: int, answers: FunctionAnswer) -> None:
         """The common case of a request all of whose rows were in one batch, from number `first` of it."""
         rows = len(self.call.rows)
         end = first + rows
         self.missing = 0
-        self.future.set_result(
+        errors: dict[int, RowError] = {}
+        defaulted: set[int] = set()
+        if answers.errors:
+            errors = {error.index - first: error for error in answers.errors if first <= error.index < end}
+        if answers.defaulted:
+            defaulted = {row - first for row in answers.defaulted if first <= row < end}
+        self.finish(
             Reply(
                 self.call.function,
                 rows,
                 {name: column.part(first, rows) for name, column in answers.columns.items()},
-                {error.index - first: error for error in answers.errors if first <= error.index < end},
-                _answered_by(answers, first, Slice(self.request_id, 0, rows)),
-                {row - first for row in answers.defaulted if first <= row < end},
+                errors,
+                _answered_by(answers, first, 0, rows),
+                defaulted,
                 self.told or (),
             )
         )
 
 
-def _answered_by(answers: FunctionAnswer, first: int, part: Slice) -> list[tuple[int, int, str]]:
-    """As `Reply.answered_by`, of the rows of `part`, which are those from `first` on of the answers."""
+def _answered_by(answers: FunctionAnswer, first: int, offset: int, rows: int) -> list[tuple[int, int, str]]:
+    """As `Reply.answered_by`, of the call's rows from `offset` on, which are the answers' from `first` on."""
+    if not answers.by_row:
+        return [(offset, offset + rows, answers.answered_by)]
     found: list[tuple[int, int, str]] = []
-    row = part.offset
-    for rows, members in answers.answered(first, part.rows):
-        found.append((row, row + rows, members))
-        row += rows
+    for alike, members in answers.answered(first, rows):
+        found.append((offset, offset + alike, members))
+        offset += alike
     return found

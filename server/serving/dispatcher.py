@@ -58,6 +58,8 @@ from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.known import combine_known
 from server.serving.late_rows import LateRowsOf
+from server.serving.like_rows import LikeRows
+from server.serving.outcomes import Outcomes
 from server.serving.quarantine import Quarantine
 from server.serving.scheduler_adapter import (
     LatencyOf,
@@ -67,6 +69,7 @@ from server.serving.scheduler_adapter import (
     overdue_of,
     spec_of,
     submission_of,
+    submission_of_like,
     times_of,
 )
 from server.serving.selecting import Selecting
@@ -104,6 +107,7 @@ class Dispatcher:
         self._latency_of = latency_of
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        self._outcomes = Outcomes()
         self._functions: dict[str, Function] = {}
         self._workers: dict[str, Worker] = {}
         self._pending: dict[int, PendingReply] = {}
@@ -117,6 +121,7 @@ class Dispatcher:
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._retired: set[str] = set()  # workers that take no more rows
         self._ids = itertools.count(1)
+        self._like = LikeRows(self._ids.__next__, scheduler.room)
         self._pump_soon: asyncio.Handle | None = None
         self._pump_at: asyncio.TimerHandle | None = None
         self._out: dict[str, MemberOut] = {}  # by model's key
@@ -190,7 +195,9 @@ class Dispatcher:
         if (coded := function.coded) is not None:
             self.remove(coded)
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
-        self._fail(self._core.remove(time.monotonic(), function.key), gone)
+        self._fail(self._like.own_slices(self._core.remove(time.monotonic(), function.key)), gone)
+        for pending in self._like.forget(function.key):
+            pending.fail(gone)
         self._functions.pop(function.key, None)
         self.residency.serve_no_more(function.key)
         self._selecting.forget(function)
@@ -254,7 +261,8 @@ class Dispatcher:
         for key, (rows, nbytes) in self._core.queue_depth().items():
             function = self._functions[key]  # by wish, the rows of each candidate wait in a queue of its own
             known = found.get((function.name, function.version), (0, 0))
-            found[function.name, function.version] = (known[0] + rows, known[1] + nbytes)
+            more = self._like.joined(key)
+            found[function.name, function.version] = (known[0] + rows + more[0], known[1] + nbytes + more[1])
         return found
 
     def at_rest(self) -> bool:
@@ -264,26 +272,31 @@ class Dispatcher:
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, call: Call) -> PendingReply:
-        """Queue a call's rows; await its `future`, then `end` it, whatever comes.
+        """Queue a call's rows; `listen` to it, or await its `future`, then `end` it, whatever comes.
 
-        Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
+        Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`; what only the turn's end shows of calls that
+        are like one before them is their outcome.
         """
         if not call.is_part:
             self.check_open()
         now_s = time.monotonic()
-        pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
+        pending = PendingReply(self._outcomes, next(self._ids), call, now_s)
         if call.row_class == "interactive":
             _count_in(self._arrived, call)
-        rejection = self._submit(now_s, pending, 0, len(call.rows))
-        if rejection is not None:
-            self._tell_arrived()
-            self.residency.lost(call.function.asked, len(call.rows))
-            raise error_of(rejection, call.function, now_s)
-        if pending.done:  # no member of it can be asked, and each row has that for its answer
-            return pending
+        if self._out or not self._like.join(pending):
+            if self._like.is_full:
+                self._submit_due()
+            rejection = self._submit(now_s, pending, 0, len(call.rows))
+            if rejection is not None:
+                self._tell_arrived()
+                self.residency.lost(call.function.asked, len(call.rows))
+                raise error_of(rejection, call.function, now_s)
+            if pending.done:  # no member of it can be asked, and each row has that for its answer
+                return pending
+            self._like.begin(call)
+            self._selecting.look(now_s, call.function, call.form)
         self._pending[pending.request_id] = pending
         self._idle.clear()
-        self._selecting.look(now_s, call.function, call.form)
         if call.function.late_members == "leave_out" and call.row_class == "interactive":
             goal_s = now_s + (call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s)
             if goal_s < call.deadline_s:
@@ -306,10 +319,10 @@ class Dispatcher:
             self._late_rows.ended(pending)
         # Answered rows may wait for a late member, or be there twice.
         if pending.missing or guarded or pending.evidence is not None:
-            self._core.cancel(time.monotonic(), pending.request_id)
+            self._leave_queue(time.monotonic(), pending)
         if not pending.missing and not guarded:
             return  # a late member's batch runs on: what it takes is learned
-        pending.future.cancel()
+        pending.cancel()
         self._in_flight.cancel_unwanted(pending.batches, self._pending)
         self._quarantine.leave(pending)
         self._wake()
@@ -386,6 +399,46 @@ class Dispatcher:
             self._wake()
         return rejection
 
+    def _submit_due(self) -> None:
+        """The turn ends: queue what came in it and is like what came before."""
+        for group in self._like.due():
+            now_s = time.monotonic()
+            function = group.first.function
+            calls = [pending for pending in group.calls if pending is not None]
+            if self._out or function.key not in self._functions:
+                rejection: Rejection | None = None
+                is_queued = False
+            else:
+                rejection = self._core.submit(now_s, submission_of_like(group.request_id, calls))
+                is_queued = rejection is None
+            if is_queued:
+                self._like.queued(group)
+                continue
+            self._like.dissolve(group)
+            for pending in calls:  # there may be room for some of them
+                self._submit_alone(now_s, pending, rejection)
+
+    def _submit_alone(self, now_s: float, pending: PendingReply, together: Rejection | None) -> None:
+        """Queue a call by itself. together: why it was not queued with others."""
+        function = pending.call.function
+        rejection = together
+        if together is None or together.code == "overloaded":
+            try:
+                rejection = self._submit(now_s, pending, 0, len(pending.call.rows))
+            except VersionGone as error:
+                pending.fail(error)
+                return
+        if rejection is not None:
+            self.residency.lost(function.asked, len(pending.call.rows))
+            pending.fail(error_of(rejection, function, now_s))
+
+    def _leave_queue(self, now_s: float, pending: PendingReply) -> int:
+        """Take out a call's rows that wait: how many."""
+        part = self._like.leave(pending)
+        if part is not None:
+            return self._core.cancel_part(now_s, part)
+        return self._core.cancel(now_s, pending.request_id)
+
     def _at_goal(self, pending: PendingReply) -> None:
         """From now on a row's answer is what has come of its members, where anything has."""
         pending.is_late = True
@@ -417,6 +470,7 @@ class Dispatcher:
         """Do what the core says until it is idle."""
         self._pump_soon = None
         self._want_what_came()
+        self._submit_due()
         if self._pump_at is not None:
             self._pump_at.cancel()
             self._pump_at = None
@@ -434,7 +488,7 @@ class Dispatcher:
             elif isinstance(action, RefuseRows):
                 function = self._functions[action.function]
                 self.residency.lost(function.asked, sum(part.rows for part in action.slices))
-                self._fail(action.slices, late_of(action, function, now_s))
+                self._fail(self._like.own_slices(action.slices), late_of(action, function, now_s))
             elif isinstance(action, AnswerKnown):
                 self._answer_known(action)
             else:
@@ -445,7 +499,10 @@ class Dispatcher:
 
     def _send(self, now_s: float, batch: RunBatch) -> None:
         function = self._functions[batch.function]
-        each = (batch, *batch.beside)
+        slices = self._like.own_slices(batch.slices)
+        each = [
+            one if slices is batch.slices else replace(one, slices=slices) for one in (batch, *batch.beside)
+        ]
         together = tuple(member for one in each for member in one.members) if batch.beside else None
         if batch.choices:
             together = batch.choices
@@ -807,7 +864,7 @@ class Dispatcher:
         log.error("scheduling failed", exc_info=exc)
         error = ServiceError(f"scheduling failed: {exc!r}")
         for pending in self._pending.values():
-            if self._core.cancel(now_s, pending.request_id):
+            if self._leave_queue(now_s, pending):
                 pending.fail(error)
 
     def _tell_faults(self) -> None:
@@ -853,6 +910,12 @@ class Dispatcher:
     def _submit_otherwise(self, pending: PendingReply) -> None:
         """Queue what still waits of a call anew, as it would come now."""
         now_s = time.monotonic()
+        if pending.place is not None and not pending.place[0].request_id:
+            return  # the end of this turn sees to it
+        if (together := self._like.leave(pending)) is not None:
+            self._core.cancel_part(now_s, together)
+            self._resubmit(now_s, pending, Slice(pending.request_id, 0, len(pending.call.rows)), None)
+            return
         for part in self._core.take_back(now_s, pending.request_id):
             spans = [] if pending.evidence is None else pending.evidence.waiting(part)
             for span in spans:  # some members have these rows already

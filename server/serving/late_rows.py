@@ -258,15 +258,14 @@ class LateRowsOf:
             return
         self.metrics.of(function).parity_rows += len(rows)
         self._asked[pending.request_id] = one = _Asked(asked, pending, alike)
-        pending.future.add_done_callback(lambda _: self._parity_over(one))
+        pending.listen(self._parity_over, one)
 
-    def _parity_over(self, one: _Asked) -> None:
-        future = one.pending.future
+    def _parity_over(self, pending: PendingReply, one: _Asked) -> None:
         if one.pending.request_id not in self._asked:
             return  # it was taken back
         groups = self._groups.get(one.alike)
-        reply = None if future.cancelled() or future.exception() is not None else future.result()
-        self.host.end(one.pending)
+        reply = None if isinstance(pending.outcome, BaseException) else pending.outcome
+        self.host.end(pending)
         if groups is None:
             return
         column = None if reply is None else reply.columns.get("scores")

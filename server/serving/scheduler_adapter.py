@@ -5,8 +5,8 @@ Pure. The core speaks of rows, members and seconds; everything else of a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpu_worker.wire.protocol import Answer, Failed
@@ -33,6 +33,7 @@ __all__ = [
     "overdue_of",
     "spec_of",
     "submission_of",
+    "submission_of_like",
     "times_of",
 ]
 
@@ -89,6 +90,18 @@ def submission_of(
         min_accuracy=call.least,
         tenant=call.turn or call.caller,
         weight=call.turn_weight or call.shares.weight,
+    )
+
+
+def submission_of_like(request_id: int, calls: Sequence[PendingReply]) -> Submission:
+    """Calls of one row each that are like each other: row i is that of the i-th."""
+    like = submission_of(calls[0], 0, 1)
+    return replace(
+        like,
+        request_id=request_id,
+        rows=len(calls),
+        nbytes=sum(pending.call.nbytes for pending in calls),
+        deadline_s=min(pending.call.deadline_s for pending in calls),
     )
 
 

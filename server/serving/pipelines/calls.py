@@ -32,6 +32,7 @@ from server.scheduling.terms import Latency
 from server.serving.cached_calls import CachedCall, CachedCalls
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
+from server.serving.outcomes import Outcomes, UnderWay
 from server.serving.pipelines.cropping import Cropper, Pieces, message_of
 from server.serving.scheduler_adapter import overdue_of
 from server.serving.wishes import Wishes
@@ -50,25 +51,14 @@ _LEAST_GOAL_S = 0.001
 
 
 @dataclass(slots=True, eq=False)
-class PipelineCall:
+class PipelineCall(UnderWay[Reply]):
     """A call under way. As `PendingReply` to whoever waits for it."""
 
     call: Call
-    future: asyncio.Future[Reply]
     began_s: float
     first_sent_s: float = math.inf  # when its first rows left a queue
     is_taken: bool = False  # a stage has some of its rows: from now on they wait where there is no room
     task: asyncio.Task[None] | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether nobody waits any more: answered, failed, or its client gone."""
-        return self.future.done()
-
-    def fail(self, error: Exception) -> None:
-        """End the call with an error; an ended one stays as it is."""
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -135,6 +125,7 @@ class PipelineCalls:
         self._times: dict[str, StageTimes] = {}
         self._rooms: dict[str, asyncio.Semaphore] = {}
         self._open: set[PipelineCall] = set()
+        self._outcomes = Outcomes()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,8 +134,7 @@ class PipelineCalls:
     def begin(self, call: Call) -> PipelineCall:
         """As `Dispatcher.begin`. What its stages raise is the future's."""
         self._dispatcher.check_open()
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        one = PipelineCall(call, future, time.monotonic())
+        one = PipelineCall(self._outcomes, call, time.monotonic())
         self._open.add(one)
         self._idle.clear()
         one.task = self._tasks.once("pipeline", self._run(one))
@@ -157,7 +147,7 @@ class PipelineCalls:
             self._idle.set()
         if pending.task is not None:
             pending.task.cancel()
-        pending.future.cancel()
+        pending.cancel()
 
     async def drained(self) -> None:
         """Wait until no call is under way."""
@@ -195,8 +185,7 @@ class PipelineCalls:
         except Exception as error:
             one.fail(error)
         else:
-            if not one.done:
-                one.future.set_result(reply)
+            one.finish(reply)
 
     async def _answered(self, one: PipelineCall) -> Reply:
         call = one.call

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from server.scheduling.policy import RowRun
 from server.scheduling.row_queue import RowQueue
+from server.scheduling.terms import Slice
 
 
 def run(request_id: int, rows: int, due_s: float = 0.0, priority: int = 0) -> RowRun:
@@ -23,9 +24,10 @@ def flat(runs: object) -> list[tuple[int, int]]:
 added = st.tuples(st.just("add"), st.integers(1, 6), st.sampled_from([0.0, 1.0, 2.0]), st.integers(0, 1))
 taken = st.tuples(st.just("take"), st.integers(1, 8), st.integers(0, 5), st.just(0))
 removed = st.tuples(st.just("remove"), st.integers(0, 30), st.just(0), st.just(0))
+left = st.tuples(st.just("leave"), st.integers(0, 8), st.integers(0, 6), st.integers(1, 4))
 
 
-@given(st.lists(st.one_of(added, taken, removed), max_size=40))
+@given(st.lists(st.one_of(added, taken, removed, left), max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_it_is_a_list_of_rows_in_order_of_priority_goal_and_arrival(
     steps: list[tuple[str, int, float, int]],
@@ -45,6 +47,12 @@ def test_it_is_a_list_of_rows_in_order_of_priority_goal_and_arrival(
                 continue
             assert flat(queue.take(first, skip)) == [row[2:] for row in naive[skip : skip + first]]
             del naive[skip : skip + first]
+        elif verb == "leave":
+            part = Slice(first, int(second), priority)
+            gone = {(first, row) for row in range(part.offset, part.offset + part.rows)}
+            here = [row[2:] for row in naive if row[2:] in gone]
+            assert sorted(flat(queue.remove_part(part))) == sorted(here)
+            naive = [row for row in naive if row[2:] not in gone]
         else:
             assert flat(queue.remove(first)) == [row[2:] for row in naive if row[2] == first]
             naive = [row for row in naive if row[2] != first]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from server.scheduling.policy import RowRun
 from server.scheduling.row_queue import RowQueue
 from server.scheduling.tenant_queue import TenantQueue
+from server.scheduling.terms import Slice
 from server.scheduling.turns import Turns
 
 
@@ -191,3 +192,16 @@ def test_one_tenant_alone_has_an_ordinary_queue(came: list[Came], takes: list[in
             assert queue.take_in_turn(rows, 0.001) == plain.take(rows)
         assert list(queue.view()[0]) == list(plain.runs)
         assert (queue.rows, queue.nbytes) == (plain.rows, plain.nbytes)
+
+
+@pytest.mark.parametrize("tenants", ["a", "ab"])
+def test_some_rows_of_a_request_leave_and_the_others_wait_on(tenants: str) -> None:
+    queue = queue_of(*(run(number, 5, tenant, 1.0, 0) for number, tenant in enumerate(tenants)))
+    (gone,) = queue.remove_part(Slice(0, 1, 2))
+    assert (gone.offset, gone.rows) == (1, 2)
+    assert queue.remove_part(Slice(0, 1, 2)) == queue.remove_part(Slice(7, 0, 9)) == []
+    assert (queue.rows, queue.nbytes) == (5 * len(tenants) - 2, (5 * len(tenants) - 2) * gone.row_bytes)
+    assert 0 in queue
+    assert [(each.offset, each.rows) for each in queue.remove(0)] == [(0, 1), (3, 2)]
+    assert 0 not in queue
+    assert queue.rows == 5 * (len(tenants) - 1)

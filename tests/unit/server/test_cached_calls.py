@@ -41,7 +41,7 @@ class CachedHouse(House):
     def begin(self, *rows: str, **fields: Any) -> PendingReply | CachedCall:
         """As the call service does: a call that is over is ended."""
         pending = self.cached.begin(self.call(*rows, **fields))
-        pending.future.add_done_callback(lambda _: self.ended(pending))
+        pending.listen(lambda ended, _: self.ended(ended), None)
         return pending
 
     def ended(self, pending: PendingReply | CachedCall) -> None:

@@ -14,6 +14,7 @@ from server.ensemble.answer import FunctionAnswer
 from server.errors import ServiceError
 from server.scheduling.core import Slice
 from server.serving.calls import Call, PendingReply, Reply
+from server.serving.outcomes import Outcomes
 from tests.answers import confidences_of, label_columns, labels_of, scores_of
 from tests.unit.server.served import function
 
@@ -21,8 +22,7 @@ from tests.unit.server.served import function
 def pending(rows: int) -> PendingReply:
     loop = asyncio.new_event_loop()
     loop.close()
-    call = Call(function(), "text", [b""] * rows, 0)
-    return PendingReply(7, call, asyncio.Future(loop=loop), 0.0)
+    return PendingReply(Outcomes(loop), 7, Call(function(), "text", [b""] * rows, 0), 0.0)
 
 
 def answers(

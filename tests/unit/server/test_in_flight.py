@@ -13,6 +13,7 @@ from server.catalog.functions import Function
 from server.scheduling.core import RunBatch, Slice
 from server.serving.calls import Call, PendingReply
 from server.serving.in_flight import BatchInFlight, InFlight
+from server.serving.outcomes import Outcomes
 from tests.unit.server.fake_worker import FakeWorker
 from tests.unit.server.served import function, text_model
 
@@ -29,10 +30,8 @@ class Airport:
 
     def call(self, request_id: int, **fields: Any) -> None:
         rows = [f"{request_id}-{row}".encode() for row in range(10)]
-        future = asyncio.get_running_loop().create_future()
-        self.calls[request_id] = PendingReply(
-            request_id, Call(self.served, "text", rows, 30, **fields), future, 0.0
-        )
+        call = Call(self.served, "text", rows, 30, **fields)
+        self.calls[request_id] = PendingReply(Outcomes(), request_id, call, 0.0)
 
     def send(self, batch_id: int, *slices: tuple[int, int, int], now_s: float = 1.0) -> None:
         parts = tuple(Slice(*part) for part in slices)

@@ -17,6 +17,7 @@ from server.errors import DeadlineExceeded, Overloaded, ServiceError, VersionGon
 from server.http.body import ClientGone
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
+from server.serving.outcomes import Outcomes
 from server.serving.pipelines.calls import PipelineCall, PipelineCalls
 from server.serving.pipelines.cropping import Cropper
 from tests.unit.server.served import function, text_model
@@ -62,14 +63,13 @@ class Stages:
         if self.refusals:
             self.refusals -= 1
             raise Overloaded("the queue is full", 0.01)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        pending = PendingReply(len(self.begun), call, future, time.monotonic())
+        pending = PendingReply(Outcomes(), len(self.begun), call, time.monotonic())
         self.begun.append(pending)
         self._changed.set()
         return pending
 
     def end(self, pending: PendingReply) -> None:
-        pending.future.cancel()
+        pending.cancel()
         self.ended.append(pending)
         self._changed.set()
 
@@ -112,11 +112,11 @@ def test_rows_go_from_stage_to_stage_in_the_name_of_who_asks() -> None:
         house = House()
         one = house.begin(pipeline_of(FIRST, SECOND), b"a", b"b", caller="ann", row_class="bulk")
         first = await house.stages.asked(0)
-        first.future.set_result(answered(first.call))
+        first.finish(answered(first.call))
         second = await house.stages.asked(1)
         assert second.call.rows == [b"A", b"B"]
         assert (second.call.caller, second.call.row_class, second.call.function) == ("ann", "bulk", SECOND)
-        second.future.set_result(answered(second.call))
+        second.finish(answered(second.call))
         reply = await one.future
         assert reply.columns["label"].data == ["A", "B"]
         assert reply.answered_by == [(0, 2, "udf_write_net,udf_text_net")]
@@ -137,7 +137,7 @@ def test_each_stage_has_its_part_of_the_goal_and_the_whole_deadline(split: str, 
         assert first.call.slo_s == pytest.approx(first_s, abs=0.2)
         assert first.call.slo_s is not None
         assert first.call.slo_s <= first_s
-        first.future.set_result(answered(first.call))
+        first.finish(answered(first.call))
         second = await house.stages.asked(1)
         assert second.call.deadline_s == ends_s
         assert second.call.slo_s is not None
@@ -153,10 +153,10 @@ def test_a_row_at_fault_goes_no_further_and_names_its_stage() -> None:
         house = House()
         one = house.begin(pipeline_of(FIRST, SECOND), b"a", b"b", b"c")
         first = await house.stages.asked(0)
-        first.future.set_result(answered(first.call, {1: RowError(1, "input_invalid", "it is wrong")}))
+        first.finish(answered(first.call, {1: RowError(1, "input_invalid", "it is wrong")}))
         second = await house.stages.asked(1)
         assert second.call.rows == [b"A", b"C"]
-        second.future.set_result(answered(second.call, {1: RowError(1, "internal", "no number")}))
+        second.finish(answered(second.call, {1: RowError(1, "internal", "no number")}))
         reply = await one.future
         assert {row: (error.index, error.message) for row, error in reply.errors.items()} == {
             1: (1, "stage 1 (udf_write): it is wrong"),
@@ -181,7 +181,7 @@ def test_a_stage_that_fails_names_itself(
     async def run() -> None:
         house = House()
         one = house.begin(pipeline_of(FIRST, SECOND), b"a")
-        (await house.stages.asked(0)).future.set_exception(failure)
+        (await house.stages.asked(0)).fail(failure)
         with pytest.raises(found) as caught:
             await one.future
         assert caught.value.message == message
@@ -198,7 +198,7 @@ def test_who_asks_no_more_ends_what_is_under_way_in_each_stage() -> None:
         for number in range(3):
             await house.stages.asked(number)
         ready = house.stages.begun[0]
-        ready.future.set_result(answered(ready.call))
+        ready.finish(answered(ready.call))
         await house.stages.asked(3)
         one.fail(ClientGone())
         house.calls.end(one)
@@ -227,9 +227,9 @@ def test_rows_that_were_taken_wait_for_room_in_the_next_stage() -> None:
         one = house.begin(pipeline_of(FIRST, SECOND), b"a")
         first = await house.stages.asked(0)
         house.stages.refusals = 2
-        first.future.set_result(answered(first.call))
+        first.finish(answered(first.call))
         second = await house.stages.asked(1)
-        second.future.set_result(answered(second.call))
+        second.finish(answered(second.call))
         assert (await one.future).rows == 1
 
     in_loop(run)
@@ -253,9 +253,9 @@ def test_no_call_begins_while_the_server_shuts_down_and_those_under_way_go_on() 
         house.stages.is_open = False
         with pytest.raises(Overloaded, match="shutting down"):
             house.begin(pipeline_of(FIRST, SECOND), b"b")
-        first.future.set_result(answered(first.call))
+        first.finish(answered(first.call))
         second = await house.stages.asked(1)
-        second.future.set_result(answered(second.call))
+        second.finish(answered(second.call))
         assert (await one.future).columns["label"].data == ["A"]
 
     in_loop(run)

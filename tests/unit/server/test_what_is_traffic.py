@@ -10,7 +10,8 @@ import pytest
 
 from server.observability.metrics import Metrics
 from server.serving.call_service import CallService
-from server.serving.calls import Call, Reply
+from server.serving.calls import Call, PendingReply, Reply
+from server.serving.outcomes import Outcomes
 from tests.unit.server.served import function
 
 
@@ -22,14 +23,14 @@ def test_only_traffic_is_sampled(is_traffic: bool) -> None:
 
     async def asked() -> None:
         call = Call(function(), "text", [b"a"], 1, is_traffic=is_traffic)
-        pending = SimpleNamespace(call=call, future=asyncio.Future(), first_sent_s=0.0)
+        pending = PendingReply(Outcomes(), 1, call, 0.0)
         dispatcher = SimpleNamespace(begin=lambda call: pending, end=lambda pending: None)
         calls = CallService(
             cast(Any, dispatcher), Metrics(), shadow_rows=cast(Any, shadow_rows), recent=cast(Any, recent)
         )
         over: asyncio.Future[Any] = asyncio.Future()
-        calls.begin(call, 0.0, over.set_result)
-        pending.future.set_result(Reply(call.function, 1, {}, {}, [], set()))
+        calls.begin(call, cast(Any, SimpleNamespace(came_s=0.0, over=over.set_result)))
+        pending.finish(Reply(call.function, 1, {}, {}, [], set()))
         assert isinstance(await asyncio.wait_for(over, 5), Reply)
 
     asyncio.run(asked())
