@@ -24,6 +24,7 @@ class WholeRequest:
     """A request for rows that is here to its end; names of `headers` are in lower case.
 
     came_s: when, on the clock of `time.monotonic` · request: what the body says, where it was read already
+    alike: one object for requests that differ in their rows, their size and their deadline alone
     """
 
     path: str
@@ -32,6 +33,7 @@ class WholeRequest:
     came_s: float
     caller: Caller = NOBODY
     request: InferRequest | None = None
+    alike: object = None
 
 
 Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers

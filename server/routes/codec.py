@@ -37,7 +37,7 @@ from server.serving.calls import Call, Reply
 from server.serving.contexts import Contexts
 from server.serving.prediction_ids import PredictionIds, ids_of
 
-__all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
+__all__ = ["OWN_OUTPUTS", "Codec", "deadline_s", "raw_request"]
 
 # Beside the columns of the function's task, of each row: the members that answered it, how often such answers
 # are right, the seconds of a device that they take for a row, by what a label may be given for it later, and,
@@ -124,7 +124,7 @@ class Codec:
             rows,
             nbytes,
             outputs=outputs,
-            deadline_s=_deadline_s(parameters, now_s),
+            deadline_s=deadline_s(parameters, now_s),
             row_class=asked_class,
             priority=_priority(parameters.get("priority", 0), caller),
             slo_s=limits.slo_s,
@@ -450,8 +450,12 @@ def _truth(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
     return value
 
 
-def _deadline_s(parameters: Mapping[str, Any], now_s: float) -> float:
-    """The nearer of the protocol's `timeout` (µs) and our own remaining time (ms)."""
+def deadline_s(parameters: Mapping[str, Any], now_s: float) -> float:
+    """When a request that came at `now_s` is too late, on that clock; inf = never.
+
+    The nearer of the protocol's `timeout` (µs) and our own remaining time (ms). Raises `BadOption`;
+    `DeadlineExceeded` where that is over already.
+    """
     timeout_us = _number(parameters, "timeout", above=-math.inf) or 0.0
     left_s = timeout_us / 1e6 if timeout_us > 0 else math.inf  # 0 = none, as in Triton
     own_ms = _number(parameters, "ml_udf_deadline_ms", above=-math.inf)

@@ -33,11 +33,12 @@ from server.http.large_json import LargeJson
 from server.http.replies import error_reply
 from server.observability.metrics import Metrics
 from server.routes.bulk_tag import bulk_request
+from server.routes.call_templates import CallTemplates
 from server.routes.codec import Codec, raw_request
 from server.routes.reply_templates import ReplyTemplates
 from server.serving.cached_calls import CachedCall
 from server.serving.call_service import CallService
-from server.serving.calls import PendingReply, Reply
+from server.serving.calls import Call, PendingReply, Reply
 from server.serving.pipelines.calls import PipelineCall
 from server.supervision import Tasks
 
@@ -94,6 +95,7 @@ class InferRoute:
         self._max_body_bytes = max_body_bytes
         self._audit = audit
         self._templates = ReplyTemplates(codec)
+        self._calls_like = CallTemplates(codec)
 
     def takes(self, path: str) -> bool:
         """Whether a path, percent-decoded, is this route's."""
@@ -107,6 +109,9 @@ class InferRoute:
             if len(whole.body) > _INLINE_BYTES or b"content-encoding" in whole.headers:
                 asked.task = self._tasks.once("read a request", self._read_and_ask(asked))
                 return asked
+            if whole.request is None and whole.headers.get(_HEADER_LENGTH) == b"0":
+                asked.request, call = self._calls_like.raw(function, whole)
+                return self._begin(asked, call)
             asked.request = whole.request or _request_of(function, whole.body, _header_length(whole))
             return self._ask(asked)
         except Exception as exc:
@@ -183,13 +188,15 @@ class InferRoute:
     def _ask(self, asked: _Asked) -> RequestInProgress | None:
         assert asked.function is not None
         assert asked.request is not None
-        call = self._codec.call_of(asked.function, asked.request, asked.whole.came_s, asked.whole.caller)
+        return self._begin(asked, self._calls_like.call_of(asked.function, asked.request, asked.whole))
+
+    def _begin(self, asked: _Asked, call: Call) -> RequestInProgress | None:
         if not call.rows:
-            asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked, {}))
+            asked.reply(200, *_encoded(self._codec, _nothing(call.function), asked, {}))
             return None
         if call.row_class == "bulk":
             said = asked.whole.headers.get(b"ml-udf-job")
-            call = replace(call, bulk=bulk_request(said, asked.function.name, asked.whole.caller))
+            call = replace(call, bulk=bulk_request(said, call.function.name, asked.whole.caller))
         asked.is_read = True
         pending = asked.pending = self._calls.begin(call, asked)
         if asked.gone:

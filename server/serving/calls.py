@@ -88,6 +88,12 @@ class Call:
         values: list[Any] = [function, *between, decision]
         return Call(*values)
 
+    def of_rows(self, rows: list[bytes], nbytes: int, deadline_s: float = math.inf) -> Call:
+        """Other rows, and their own deadline, asked of the same: `replace`, at half its time."""
+        function, form, _, _, outputs, _, *rest = _VALUES(self)
+        values: list[Any] = [function, form, rows, nbytes, outputs, deadline_s, *rest]
+        return Call(*values)
+
     @classmethod
     def of_all_members(
         cls,

@@ -257,12 +257,12 @@ class Dispatcher:
 
     def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(function, version) → rows and bytes that wait."""
+        self._submit_due()
         found: dict[tuple[str, int], tuple[int, int]] = {}
         for key, (rows, nbytes) in self._core.queue_depth().items():
             function = self._functions[key]  # by wish, the rows of each candidate wait in a queue of its own
             known = found.get((function.name, function.version), (0, 0))
-            more = self._like.joined(key)
-            found[function.name, function.version] = (known[0] + rows + more[0], known[1] + nbytes + more[1])
+            found[function.name, function.version] = (known[0] + rows, known[1] + nbytes)
         return found
 
     def at_rest(self) -> bool:
@@ -400,7 +400,7 @@ class Dispatcher:
         return rejection
 
     def _submit_due(self) -> None:
-        """The turn ends: queue what came in it and is like what came before."""
+        """Queue what came in this turn and is like what came before: the turn ends, or somebody counts."""
         for group in self._like.due():
             now_s = time.monotonic()
             function = group.first.function
@@ -949,6 +949,7 @@ class Dispatcher:
 
     def demand(self) -> Mapping[Group, WaitingRows]:
         """The same, with how many rows, and when their goals are missed."""
+        self._submit_due()
         waiting = self._core.waiting()
         waiting.update((key, Waiting(0)) for key in self._quarantine.functions if key not in waiting)
         found: dict[Group, Waiting] = {}

@@ -69,16 +69,6 @@ class LikeRows:
         group.calls.append(pending)
         return True
 
-    def joined(self, function: str) -> tuple[int, int]:
-        """Rows and bytes of a function's key that wait for the end of the turn."""
-        calls = [
-            pending.call
-            for (key, _), group in self._open.items()
-            for pending in group.calls
-            if key == function and pending is not None
-        ]
-        return len(calls), sum(call.nbytes for call in calls)
-
     def forget(self, function: str) -> list[PendingReply]:
         """A function's key is served no more: the calls that waited for the end of the turn."""
         gone = [self._open.pop(key) for key in list(self._open) if key[0] == function]

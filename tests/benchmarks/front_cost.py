@@ -5,7 +5,7 @@ scheduler, the worker's frames to and from a stand-in that answers at once. Ever
 turn, as it is at capacity. What the kernel takes for sockets comes on top. Each stage is its own time,
 without those that it calls; `all` is measured apart, without the clocks that the stages need.
 
-FLAGS='--kbytes 15 --turns 300 --rounds 3'; with PYTHONPATH of another tree it measures that one.
+FLAGS='--kbytes 15 --turns 300 --rounds 3 --kept'; with PYTHONPATH of another tree it measures that one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from rich.table import Table
 
 from gpu_worker.wire.protocol import Answer, Column, Done, Infer, Load, Loaded, MemberAnswer, decode, encode
 from server.access.caller import NOBODY
+from server.cache.files import FileStamps
+from server.cache.rules.s3fifo import S3Fifo
+from server.cache.store import AnswerStore
 from server.catalog.catalog import Catalog
 from server.http.application import Admitted
 from server.http.backpressure import Backpressure
@@ -38,6 +41,7 @@ from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel
+from server.serving.cached_calls import CachedCalls
 from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import QueueBounds
@@ -49,6 +53,7 @@ from tests.unit.server.served import CLASSES, function, image_model
 
 _CONNECTIONS = 32
 _WARM_UP = 50  # turns
+_KEPT_BYTES = 64 << 20
 _STAGES: tuple[tuple[str, type, str], ...] = (
     ("HTTP: head and body", Connection, "data_received"),
     ("who gets in this turn", Backpressure, "_turn"),
@@ -56,7 +61,10 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("request to call", InferRoute, "answer"),
     ("caps, shares, counts", CallService, "begin"),
     ("caps, shares, counts", CallService, "_over"),
+    ("kept answers", CachedCalls, "begin"),
+    ("kept answers", CachedCalls, "_part_over"),
     ("into the queue", Dispatcher, "begin"),
+    ("into the queue", Dispatcher, "_submit_due"),
     ("out of the queue: decide, cut", Dispatcher, "_pump"),
     ("frame to the worker", Channel, "send"),
     ("frame from the worker", Channel, "buffer_updated"),
@@ -172,7 +180,7 @@ class _Worker:
 class _Front:
     """Everything between a socket and a worker, put together as `server.app` does."""
 
-    def __init__(self, clock: _Clock | None) -> None:
+    def __init__(self, clock: _Clock | None, *, keeps: bool) -> None:
         metrics, latency = Metrics(), LatencyModel({1: 0.001, 32: 0.002})
         self._dispatcher = Dispatcher(
             Scheduler(),
@@ -189,12 +197,15 @@ class _Front:
             self._dispatcher.residency.worker_up(_Worker(f"w{number}", clock))
         catalog = Catalog(lambda model: function(model))
         catalog.add_function(served, 2)
-        calls = CallService(self._dispatcher, metrics)
+        cached = None
+        if keeps:
+            cached = CachedCalls(self._dispatcher, AnswerStore(_KEPT_BYTES, S3Fifo), FileStamps([]), metrics)
+        calls = CallService(self._dispatcher, metrics, cached=cached)
         codec = Codec(100_000, lambda model, form: latency)
         route = InferRoute(catalog, calls, codec, metrics, LargeJson(), Tasks(), 64 << 20)
         self._backpressure = Backpressure(route)
         self.answer = self._backpressure.answer
-        self._missing = 0
+        self._missing = self._asked = 0
         self._all_here: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         all_of_them = Connections(self)  # type: ignore[arg-type]  # as much of an application as rows need
         self.connections = [all_of_them.new() for _ in range(_CONNECTIONS)]
@@ -213,7 +224,8 @@ class _Front:
             self._all_here = asyncio.get_running_loop().create_future()
             self._missing = _CONNECTIONS
             for connection in self.connections:
-                connection.data_received(request)
+                self._asked += 1  # no two rows are the same, as where they are looked up
+                connection.data_received(b"%b%08x" % (request[:-8], self._asked))
             await self._all_here
 
     def _replied(self, reply: bytes) -> None:
@@ -235,8 +247,8 @@ def _timed(clock: _Clock) -> Iterator[None]:
             setattr(of, name, method)
 
 
-def measured(kbytes: float, turns: int) -> dict[str, float]:
-    """CPU µs a row: by stage, and `all`."""
+def measured(kbytes: float, turns: int, *, keeps: bool = False) -> dict[str, float]:
+    """CPU µs a row: by stage, and `all`. keeps: answers are kept, and looked up before rows are asked."""
     body = bytes(int(kbytes * 1024))
     request = (
         b"POST /v2/models/photo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
@@ -244,7 +256,7 @@ def measured(kbytes: float, turns: int) -> dict[str, float]:
     ) + body
 
     async def run(clock: _Clock | None) -> float:
-        front = _Front(clock)
+        front = _Front(clock, keeps=keeps)
         await front.turns(_WARM_UP, request)
         if clock is not None:
             clock.spent_s.clear()
@@ -269,8 +281,9 @@ def main() -> None:
     parser.add_argument("--kbytes", type=float, default=15.0, help="of a row")
     parser.add_argument("--turns", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kept", action="store_true", help="answers are kept; no row comes twice")
     flags = parser.parse_args()
-    found = [measured(flags.kbytes, flags.turns) for _ in range(flags.rounds)]
+    found = [measured(flags.kbytes, flags.turns, keeps=flags.kept) for _ in range(flags.rounds)]
     table = Table("stage", "CPU µs a row", "least", "greatest")
     for stage in found[0]:
         each = [one[stage] for one in found]

@@ -217,7 +217,7 @@ class NativeConnections(Connections):
             try:
                 if kind == SHAPED:
                     template, body, numbers = second
-                    self._asked(id_, first, body, now_s, _filled(template, first, body, numbers))
+                    self._asked(id_, first, body, now_s, _filled(template, first, body, numbers), template)
                 elif kind in (REQUEST, UNSHAPED):
                     self._asked(id_, first, second, now_s)
                     if kind == UNSHAPED:
@@ -239,7 +239,13 @@ class NativeConnections(Connections):
             self._end_if_empty()
 
     def _asked(
-        self, id_: int, known: _Known, body: bytes, now_s: float, read: InferRequest | None = None
+        self,
+        id_: int,
+        known: _Known,
+        body: bytes,
+        now_s: float,
+        read: InferRequest | None = None,
+        alike: object = None,
     ) -> None:
         if not self.application.still_admits(known.admitted):
             self._front.forget(known)
@@ -250,7 +256,7 @@ class NativeConnections(Connections):
             return
         admitted = known.admitted
         self._waiting[id_] = None
-        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read)
+        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read, alike)
         waiting = self.application.answer(request, partial(self._reply, id_))
         if id_ in self._waiting:
             self._waiting[id_] = waiting

@@ -7,7 +7,9 @@ import gzip
 import json
 import math
 import os
+import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +21,7 @@ from ml_udf.oip import (
     HEADER_LENGTH,
     InferRequest,
     RequestedOutput,
+    RequestTemplate,
     Tensor,
     decode_response,
     encode_request,
@@ -31,6 +34,8 @@ from server.routes.codec import OWN_OUTPUTS, Codec
 from server.routes.infer import InferRoute
 from server.routes.reply_templates import ReplyTemplates
 from server.serving.call_service import CallService
+from server.serving.calls import Call, PendingReply
+from server.serving.dispatcher import Dispatcher
 from server.supervision import Tasks
 from tests.answers import classified
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -97,6 +102,86 @@ def run(scene: Callable[[Station, FakeWorker], Any], *, answers: bool = True, **
             station.large.close()
 
     asyncio.run(body())
+
+
+def pieces(*texts: bytes) -> list[bytes]:
+    """A request's JSON around the size of its row, and around its deadline."""
+    inputs = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":'
+    return [inputs, b'}}],"parameters":{"binary_data_output":true,"timeout":', *texts, b"}}"]
+
+
+def shaped(template: RequestTemplate, row: bytes, timeout_us: int, caller: Caller = NOBODY) -> WholeRequest:
+    """A request of that template, as the native front reads it."""
+    body = b"{}" + struct.pack("<I", len(row)) + row
+    request = template.fill(body, 2, [len(row) + 4, timeout_us])
+    return WholeRequest(PATH, {}, body, time.monotonic(), caller, request, template)
+
+
+# ── requests that are alike ─────────────────────────────────────────────────────────────────────────
+
+
+def test_requests_that_are_alike_are_checked_once_and_each_has_its_own_row_and_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    call_of = Codec.call_of
+
+    def noted(codec: Codec, asked: Any, request: InferRequest, now_s: float, caller: Caller) -> Call:
+        read.append(asked.key)
+        return call_of(codec, asked, request, now_s, caller)
+
+    monkeypatch.setattr(Codec, "call_of", noted)
+
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        def replied(*reply: Any) -> None:
+            station.replies.append(reply)
+
+        template = RequestTemplate(pieces(), ["binary_data_size", "timeout"])
+        begun: list[float] = []
+        begin = Dispatcher.begin
+
+        def beginning(dispatcher: Dispatcher, call: Call) -> PendingReply:
+            begun.append(call.deadline_s - time.monotonic())
+            return begin(dispatcher, call)
+
+        monkeypatch.setattr(Dispatcher, "begin", beginning)
+        for row, timeout_us in ((b"a", 9_000_000), (b"bc", 5_000_000), (b"", 0)):
+            station.route.answer(shaped(template, row, timeout_us), replied)
+        for row in (b"raw", b"r"):
+            station.ask(row, {HEADER_LENGTH: "0"})
+        await station.replied(5)
+        said = [decode_response(body, headers.get(HEADER_LENGTH)) for _, body, headers in station.replies]
+        labels = sorted(text for one in said for text in one.outputs[0].elements)
+        assert labels == [b"", b"a", b"bc", b"r", b"raw"]
+        assert begun[:2] == pytest.approx([9, 5], abs=1)
+        assert begun[2:] == [math.inf] * 3
+        assert read == ["f@1", "f@1"]  # one of each kind
+
+        station.deploy(2)
+        station.ask(b"new", {HEADER_LENGTH: "0"})
+        other = Caller("other", "10.0.0.1", frozenset())
+        station.ask(b"other", {HEADER_LENGTH: "0"}, caller=other)
+        station.route.answer(shaped(template, b"x", 1, other), replied)
+        await station.replied(8)
+        assert read == ["f@1", "f@1", "f@2", "f@2", "f@2"]
+
+    run(scene)
+
+
+def test_a_request_like_others_whose_time_is_over_is_refused_alone() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        def replied(*reply: Any) -> None:
+            station.replies.append(reply)
+
+        template = RequestTemplate(pieces(), ["binary_data_size", "timeout"])
+        late = shaped(template, b"late", 1)
+        late.came_s -= 1.0
+        for whole in (shaped(template, b"a", 9_000_000), late, shaped(template, b"b", 9_000_000)):
+            station.route.answer(whole, replied)
+        await station.replied(3)
+        assert sorted(status for status, _, _ in station.replies) == [200, 200, 504]
+
+    run(scene)
 
 
 # ── versions ────────────────────────────────────────────────────────────────────────────────────────
