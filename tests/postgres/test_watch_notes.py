@@ -258,3 +258,89 @@ def test_the_lag_has_the_rows_of_a_table_that_is_looked_at_as_a_whole(
     assert {rows for rows in seen if rows} <= set(range(1, 1001))
     assert len(seen) > 2, "it goes down as rows are answered"
     assert wrong_answers(engine) == []
+
+
+WRITES = (
+    "INSERT INTO {t} SELECT n, '/' || n, 0 FROM generate_series(1, 20) n",
+    "INSERT INTO {t} VALUES (21, NULL, 0), (22, repeat('long', 5000), 0)",
+    "INSERT INTO {t} VALUES (1, '/', 0), (23, '/', 0) ON CONFLICT (id) DO UPDATE SET photo = '/again'",
+    "INSERT INTO {t} VALUES (2, '/2', 0) ON CONFLICT DO NOTHING",
+    "UPDATE {t} SET age = age + 1",
+    "UPDATE {t} SET photo = photo || '' WHERE id < 5",
+    "UPDATE {t} SET photo = NULL WHERE id = 3",
+    "UPDATE {t} SET photo = '/21' WHERE id = 21",
+    "UPDATE {t} SET id = id + 100 WHERE id IN (4, 5)",
+    "WITH gone AS (DELETE FROM {t} WHERE id = 6 RETURNING id) UPDATE {t} SET photo = '/w' WHERE id = 7",
+    "MERGE INTO {t} USING (VALUES (8), (24)) AS s (id) ON {t}.id = s.id"
+    " WHEN MATCHED THEN UPDATE SET photo = '/m' WHEN NOT MATCHED THEN INSERT VALUES (s.id, '/m', 0)",
+    "DELETE FROM {t} WHERE id BETWEEN 9 AND 11",
+)
+NEW_KEYS = "SELECT unnest(ids) AS key, size FROM ml_udf._new_note WHERE watch = %s ORDER BY key"
+
+
+def watched_as(engine: Engine, table: str, answers: str) -> int:
+    """A watch of a table of three columns; its number."""
+    engine.query(f"CREATE TABLE IF NOT EXISTS {table} (id bigint PRIMARY KEY, photo text, age int)")
+    engine.query(
+        f"CALL ml_udf.score_table('{table}', 'udf_food_name', 'photo', result_table => '{answers}',"
+        " watch => true)"
+    )
+    return int(engine.value("SELECT max(id) FROM ml_udf._watch"))
+
+
+def test_conditions_that_the_module_prepares_note_what_those_of_postgresql_do(engine: Engine) -> None:
+    ours, others = watched_as(engine, "ours", "a"), watched_as(engine, "others", "b")
+    for event in ("insert", "update", "delete"):  # named otherwise they are left to PostgreSQL
+        engine.query(f"ALTER TRIGGER ml_udf_note_{others}_{event} ON others RENAME TO other_{event}")
+    noted = 0
+    for write in WRITES:
+        for table in ("ours", "others"):
+            engine.query(write.format(t=table))
+        keys = engine.query(NEW_KEYS, ours)
+        assert keys == engine.query(NEW_KEYS, others), write
+        noted += len(keys)
+        engine.query("TRUNCATE ml_udf._new_note")
+    assert noted == 18
+
+
+def test_a_session_follows_what_becomes_of_the_triggers_that_it_knows(engine: Engine) -> None:
+    first, second = watched_as(engine, "meals", "a"), watched_as(engine, "meals", "b")
+    numbers = iter(range(1, 100))
+
+    def noted() -> list[int]:
+        """The watches that note a row that comes."""
+        engine.query("TRUNCATE ml_udf._new_note")
+        engine.query(f"INSERT INTO meals (id, photo) VALUES ({next(numbers)}, '/')")
+        return [watch for (watch,) in engine.query("SELECT watch FROM ml_udf._new_note ORDER BY 1")]
+
+    assert noted() == noted() == [first, second]
+    trigger = f"ml_udf_note_{first}_insert"
+    engine.query(f"ALTER TABLE meals DISABLE TRIGGER {trigger}")
+    assert noted() == noted() == [second]
+    engine.query(f"ALTER TABLE meals ENABLE TRIGGER {trigger}")
+    engine.query("ALTER TABLE meals ADD COLUMN more int, DROP COLUMN age, ADD COLUMN age int")
+    assert noted() == noted() == [first, second]
+    engine.query(
+        f"CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON meals FOR EACH ROW"
+        f" WHEN (ml_udf._note_key({second}, new.id)) EXECUTE FUNCTION ml_udf_note_{first}()"
+    )
+    assert noted() == noted() == [second]
+    engine.query("SELECT ml_udf.drop_watch(%s)", second)
+    assert noted() == noted() == []
+    engine.query(f"DROP TRIGGER {trigger} ON meals; SELECT ml_udf.drop_watch({first})")
+    assert noted() == []
+    third = watched_as(engine, "meals", "c")
+    assert noted() == noted() == [third]
+
+
+def test_a_copy_stores_what_it_notes_when_it_commits(engine: Engine) -> None:
+    watch = watched_as(engine, "meals", "a")
+    with engine.connection.transaction():
+        with engine.connection.cursor().copy("COPY meals FROM STDIN") as copy:
+            copy.write("".join(f"{n}\t/{n}\t0\n" for n in range(1, 2501)))
+        assert engine.query("SELECT 1 FROM ml_udf._note WHERE size > 0") == []
+    assert engine.query("SELECT size, ids FROM ml_udf._new_note WHERE watch = %s ORDER BY ids", watch) == [
+        (1000, [1, 1000]),
+        (1000, [1001, 2000]),
+        (500, [2001, 2500]),
+    ]

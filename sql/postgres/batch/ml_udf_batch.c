@@ -5,8 +5,9 @@
  *
  * Batches where session_preload_libraries (or its like) names it; it needs no
  * shared memory.  A session that loads it otherwise, as the triggers of a
- * watch do, gets these and no hook: whether statements batch is set by who
- * runs the database, and not by what a session happened to call before.
+ * watch do, gets these triggers' conditions and no batches: whether statements
+ * batch is set by who runs the database, and not by what a session happened to
+ * call before.
  *
  *-------------------------------------------------------------------------
  */

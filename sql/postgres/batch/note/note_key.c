@@ -8,7 +8,8 @@
  * the end of the statement, no row is kept or read again, and no function of
  * another language is called.  False says that nothing is left to do for the
  * trigger's function.  Where this module is not installed, functions of the
- * same names say true, and the trigger's function notes the key.
+ * same names say true, and the trigger's function notes the key.  Most
+ * statements do not come here: see condition.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,46 +29,24 @@ extern Datum ml_udf_note_key(PG_FUNCTION_ARGS);
 extern Datum ml_udf_note_change(PG_FUNCTION_ARGS);
 #pragma GCC visibility pop
 
-/* A type, looked up once a statement; the rest where a value asks for it */
-typedef struct ValueType
-{
-	Oid			type;
-	bool		has_layout;
-	int16		length;
-	bool		by_value;
-	FmgrInfo	output;			/* fn_oid 0: not looked up */
-} ValueType;
-
-/* Types of the arguments from the second on, as the call has them */
+/* Of the arguments, as the call has them: looked up once a statement */
 typedef struct ArgumentTypes
 {
-	ValueType	key;
-	ValueType	input;
+	NoteType	key;
+	NoteType	input;
 } ArgumentTypes;
 
 
 static void
-look_up(FmgrInfo *flinfo, int argument, ValueType *found)
+look_up(FmgrInfo *flinfo, int argument, NoteType *found)
 {
 	found->type = get_fn_expr_argtype(flinfo, argument);
 	if (!OidIsValid(found->type))
 		elog(ERROR, "ml_udf: the type of argument %d is not known", argument + 1);
+	get_typlenbyval(found->type, &found->length, &found->by_value);
 }
 
-static char *
-text_of(FmgrInfo *flinfo, ValueType *type, Datum value)
-{
-	if (!OidIsValid(type->output.fn_oid))
-	{
-		Oid			output;
-		bool		is_varlena;
-
-		getTypeOutputInfo(type->type, &output, &is_varlena);
-		fmgr_info_cxt(output, &type->output, flinfo->fn_mcxt);
-	}
-	return OutputFunctionCall(&type->output, value);
-}
-
+/* input: which argument it is, 0 for none */
 static ArgumentTypes *
 types_of(FmgrInfo *flinfo, int input)
 {
@@ -84,10 +63,21 @@ types_of(FmgrInfo *flinfo, int input)
 	return types;
 }
 
-static void
-add(FmgrInfo *flinfo, int32 watch, ValueType *type, Datum key)
+static char *
+text_of(Oid type, Datum value)
 {
-	switch (type->type)
+	Oid			output;
+	bool		is_varlena;
+
+	getTypeOutputInfo(type, &output, &is_varlena);
+	return OidOutputFunctionCall(output, value);
+}
+
+/* Note a row that came or went */
+void
+note_key(int32 watch, NoteType type, Datum key)
+{
+	switch (type.type)
 	{
 #ifdef USE_FLOAT8_BYVAL			/* an int64 is a Datum */
 		case INT2OID:
@@ -100,8 +90,12 @@ add(FmgrInfo *flinfo, int32 watch, ValueType *type, Datum key)
 			note_add(watch, true, key);
 			break;
 #endif
+		case TEXTOID:
+		case VARCHAROID:
+			note_add(watch, false, key);
+			break;
 		default:
-			note_add(watch, false, CStringGetTextDatum(text_of(flinfo, type, key)));
+			note_add(watch, false, CStringGetTextDatum(text_of(type.type, key)));
 			break;
 	}
 }
@@ -112,22 +106,35 @@ add(FmgrInfo *flinfo, int32 watch, ValueType *type, Datum key)
  * what is stored out of line, which then is not read.
  */
 static bool
-same(ValueType *type, Datum was, Datum now)
+same(NoteType type, NullableDatum was, NullableDatum now)
 {
-	if (!type->has_layout)
+	if (was.isnull || now.isnull)
+		return was.isnull && now.isnull;
+	if (!type.by_value && type.length == -1)
 	{
-		get_typlenbyval(type->type, &type->length, &type->by_value);
-		type->has_layout = true;
-	}
-	if (!type->by_value && type->length == -1)
-	{
-		Size		size = VARSIZE_ANY(DatumGetPointer(was));
+		Size		size = VARSIZE_ANY(DatumGetPointer(was.value));
 
-		if (size == VARSIZE_ANY(DatumGetPointer(now)) &&
-			memcmp(DatumGetPointer(was), DatumGetPointer(now), size) == 0)
+		if (size == VARSIZE_ANY(DatumGetPointer(now.value)) &&
+			memcmp(DatumGetPointer(was.value), DatumGetPointer(now.value), size) == 0)
 			return true;
 	}
-	return datum_image_eq(was, now, type->by_value, type->length);
+	return datum_image_eq(was.value, now.value, type.by_value, type.length);
+}
+
+/* Note a row that was updated, if its key or its input is another one than before */
+void
+note_change(int32 watch, NoteType key, NullableDatum key_was, NullableDatum key_now,
+			NoteType input, NullableDatum input_was, NullableDatum input_now)
+{
+	if (key_was.isnull || key_now.isnull)
+		return;
+	if (!same(key, key_was, key_now))
+	{
+		note_key(watch, key, key_was.value);
+		note_key(watch, key, key_now.value);
+	}
+	else if (!same(input, input_was, input_now))
+		note_key(watch, key, key_now.value);
 }
 
 /* (watch, key) of a row that came or went */
@@ -135,11 +142,7 @@ Datum
 ml_udf_note_key(PG_FUNCTION_ARGS)
 {
 	if (!PG_ARGISNULL(0) && !PG_ARGISNULL(1))
-	{
-		ArgumentTypes *types = types_of(fcinfo->flinfo, 0);
-
-		add(fcinfo->flinfo, PG_GETARG_INT32(0), &types->key, PG_GETARG_DATUM(1));
-	}
+		note_key(PG_GETARG_INT32(0), types_of(fcinfo->flinfo, 0)->key, PG_GETARG_DATUM(1));
 	PG_RETURN_BOOL(false);
 }
 
@@ -147,21 +150,12 @@ ml_udf_note_key(PG_FUNCTION_ARGS)
 Datum
 ml_udf_note_change(PG_FUNCTION_ARGS)
 {
-	ArgumentTypes *types;
-	int32		watch;
-
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_ARGISNULL(2))
-		PG_RETURN_BOOL(false);
-	types = types_of(fcinfo->flinfo, 3);
-	watch = PG_GETARG_INT32(0);
-	if (!same(&types->key, PG_GETARG_DATUM(1), PG_GETARG_DATUM(2)))
+	if (!PG_ARGISNULL(0))
 	{
-		add(fcinfo->flinfo, watch, &types->key, PG_GETARG_DATUM(1));
-		add(fcinfo->flinfo, watch, &types->key, PG_GETARG_DATUM(2));
+		ArgumentTypes *types = types_of(fcinfo->flinfo, 3);
+
+		note_change(PG_GETARG_INT32(0), types->key, fcinfo->args[1], fcinfo->args[2],
+					types->input, fcinfo->args[3], fcinfo->args[4]);
 	}
-	else if (PG_ARGISNULL(3) != PG_ARGISNULL(4) ||
-			 (!PG_ARGISNULL(3) &&
-			  !same(&types->input, PG_GETARG_DATUM(3), PG_GETARG_DATUM(4))))
-		add(fcinfo->flinfo, watch, &types->key, PG_GETARG_DATUM(2));
 	PG_RETURN_BOOL(false);
 }

@@ -27,8 +27,20 @@
 /* Most keys of a watch that wait for a transaction's end; 8 bytes each and more */
 #define WAITING_KEYS 200000
 
+/*
+ * Most keys of a watch that one subtransaction notes before some are stored: a
+ * COPY of that many rows stores them where it is cheap, when it commits.  Texts
+ * may be long.
+ */
+#define HELD_INTEGERS 50000
+#define HELD_TEXTS NOTE_KEYS
+
 /* Room for keys to begin with: most transactions write a row or a few */
 #define FIRST_ROOM 8
+
+/* What a session keeps of that for its next transaction */
+#define KEPT_ROOM NOTE_KEYS
+#define KEPT_WATCHES 8
 
 typedef struct WatchNotes
 {
@@ -40,7 +52,7 @@ typedef struct WatchNotes
 	struct WatchNotes *next;
 } WatchNotes;
 
-/* Of the running transaction, in its memory; the watch noted last comes first */
+/* Those of the running transaction, and empty ones of those before; of the session's memory */
 static WatchNotes *all_notes = NULL;
 static MemoryContext notes_context = NULL;
 
@@ -105,7 +117,7 @@ notes_of(int32 watch, bool are_integers)
 		if (notes->watch == watch && notes->recent.are_integers == are_integers)
 			return notes;
 	if (notes_context == NULL)
-		notes_context = AllocSetContextCreate(TopTransactionContext, "ml_udf notes",
+		notes_context = AllocSetContextCreate(TopMemoryContext, "ml_udf notes",
 											  ALLOCSET_DEFAULT_SIZES);
 	notes = MemoryContextAllocZero(notes_context, sizeof(WatchNotes));
 	notes->watch = watch;
@@ -126,7 +138,7 @@ note_add(int32 watch, bool is_integer, Datum key)
 		notes = notes_of(watch, is_integer);
 	if (notes->noted_by != GetCurrentSubTransactionId())
 		change_subtransaction(notes);
-	if (notes->recent.count >= NOTE_KEYS)
+	if (notes->recent.count >= (is_integer ? HELD_INTEGERS : HELD_TEXTS))
 		store_all(notes, &notes->recent, false);
 	if (!is_integer)
 	{
@@ -136,6 +148,28 @@ note_add(int32 watch, bool is_integer, Datum key)
 		MemoryContextSwitchTo(before);
 	}
 	append(&notes->recent, key);
+}
+
+/* A small room for integers is kept: most transactions note in the same one again */
+static void
+forget_notes(void)
+{
+	int			count = 0;
+	bool		keeps = true;
+
+	for (WatchNotes *notes = all_notes; notes != NULL && keeps; notes = notes->next)
+		keeps = notes->recent.are_integers && ++count <= KEPT_WATCHES &&
+			notes->recent.room <= KEPT_ROOM && notes->waiting.room <= KEPT_ROOM;
+	if (!keeps)
+	{
+		all_notes = NULL;
+		MemoryContextReset(notes_context);
+	}
+	for (WatchNotes *notes = all_notes; notes != NULL; notes = notes->next)
+	{
+		notes->recent.count = notes->waiting.count = 0;
+		notes->wants_look = false;
+	}
 }
 
 static void
@@ -159,8 +193,7 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
 		case XACT_EVENT_ABORT:
-			all_notes = NULL;	/* their memory goes with the transaction's */
-			notes_context = NULL;
+			forget_notes();
 			break;
 		default:
 			break;
@@ -173,4 +206,5 @@ note_init(void)
 {
 	RegisterXactCallback(at_transaction_end, NULL);
 	store_init();
+	condition_init();
 }

@@ -62,6 +62,8 @@ typedef struct Watched
 {
 	int32		watch;
 	Oid			relation;
+	Oid			schema;			/* ml_udf's */
+	Oid			new_notes;		/* InvalidOid where the extension is of before it had any */
 	struct Watched *next;
 } Watched;
 
@@ -138,7 +140,7 @@ forget_watched(Datum arg, Oid changed)
 	{
 		Watched    *entry = *link;
 
-		if (OidIsValid(changed) && changed != entry->relation)
+		if (OidIsValid(changed) && changed != entry->relation && changed != entry->new_notes)
 		{
 			link = &entry->next;
 			continue;
@@ -155,25 +157,31 @@ store_init(void)
 	CacheRegisterRelcacheCallback(forget_watched, (Datum) 0);
 }
 
-/* Whether the watch is there, for a table of this transaction's */
-static bool
-is_watched(int32 watch, Oid schema)
+/* The watch, if it is there and of a table of this transaction's; NULL else */
+static const Watched *
+find_watched(int32 watch)
 {
 	Watched    *entry;
-	Oid			relation;
+	Oid			schema,
+				relation;
 
 	for (entry = all_watched; entry != NULL; entry = entry->next)
 		if (entry->watch == watch)
-			return may_have_written(entry->relation);
+			return may_have_written(entry->relation) ? entry : NULL;
+	schema = get_namespace_oid(SCHEMA, true);
+	if (!OidIsValid(schema))
+		return NULL;
 	relation = read_relation(watch, schema);
 	if (!OidIsValid(relation) || !may_have_written(relation))
-		return false;
+		return NULL;
 	entry = MemoryContextAlloc(TopMemoryContext, sizeof(Watched));
 	entry->watch = watch;
 	entry->relation = relation;
+	entry->schema = schema;
+	entry->new_notes = get_relname_relid("_new_note", schema);
 	entry->next = all_watched;
 	all_watched = entry;
-	return true;
+	return entry;
 }
 
 static void
@@ -198,9 +206,13 @@ insert(Oid schema, int32 watch, TimestampTz due_at, int size, Datum keys, Datum 
 	bool		isnull[MaxHeapAttributeNumber];
 	TimestampTz now = GetCurrentTimestamp();
 	bool		read_only = XactReadOnly;
+	MemoryContext context,
+				before;
 
 	if (!OidIsValid(relid) || !OidIsValid(numbers))
 		return;
+	context = AllocSetContextCreate(CurrentMemoryContext, "ml_udf note", ALLOCSET_SMALL_SIZES);
+	before = MemoryContextSwitchTo(context);
 	/* SET TRANSACTION READ ONLY may come behind the writes that are noted */
 	XactReadOnly = false;
 	rel = table_open(relid, RowExclusiveLock);
@@ -217,20 +229,19 @@ insert(Oid schema, int32 watch, TimestampTz due_at, int size, Datum keys, Datum 
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, isnull));
 	table_close(rel, RowExclusiveLock);
 	XactReadOnly = read_only;
+	MemoryContextSwitchTo(before);
+	MemoryContextDelete(context);
 }
 
-/* One row of _new_note; false where the extension is of before it had one */
-static bool
-insert_new(Oid schema, int32 watch, int size, Datum keys, Datum ids)
+/* One row of the table of new notes */
+static void
+insert_new(Oid relid, int32 watch, int size, Datum keys, Datum ids)
 {
-	Oid			relid = get_relname_relid("_new_note", schema);
-	Relation	rel;
+	Relation	rel = table_open(relid, RowExclusiveLock);
+	HeapTuple	tuple;
 	Datum		values[NEW_COLUMNS];
 	bool		isnull[NEW_COLUMNS] = {false};
 
-	if (!OidIsValid(relid))
-		return false;
-	rel = table_open(relid, RowExclusiveLock);
 	if (RelationGetNumberOfAttributes(rel) != NEW_COLUMNS)
 		elog(ERROR, "ml_udf: %s has %d columns, not %d", RelationGetRelationName(rel),
 			 RelationGetNumberOfAttributes(rel), NEW_COLUMNS);
@@ -241,63 +252,76 @@ insert_new(Oid schema, int32 watch, int size, Datum keys, Datum ids)
 	values[NEW_IDS] = ids;
 	isnull[NEW_KEYS] = ids != 0;
 	isnull[NEW_IDS] = ids == 0;
-	simple_heap_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, isnull));
-	table_close(rel, RowExclusiveLock);
-	return true;
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	simple_heap_insert(rel, tuple);
+	heap_freetuple(tuple);
+	table_close(rel, NoLock);	/* the commit releases it */
+}
+
+static ArrayType *
+int8_array(const Datum *values, int count)
+{
+	Size		size = ARR_OVERHEAD_NONULLS(1) + count * sizeof(int64);
+	ArrayType  *made = palloc(size);
+
+	SET_VARSIZE(made, size);
+	made->ndim = 1;
+	made->dataoffset = 0;
+	made->elemtype = INT8OID;
+	ARR_DIMS(made)[0] = count;
+	ARR_LBOUND(made)[0] = 1;
+	for (int i = 0; i < count; i++)
+		((int64 *) ARR_DATA_PTR(made))[i] = DatumGetInt64(values[i]);
+	return made;
 }
 
 /*
  * Integers go as such, in `ids`: of a run that ascends by one the first and
  * the last, which `size` tells apart from two keys.
  */
-static Datum
+static ArrayType *
 ids_of(const Datum *keys, int count)
 {
 	int64		first = DatumGetInt64(keys[0]);
-	Datum		ends[2];
+	Datum		ends[2] = {keys[0], keys[count - 1]};
 
 	for (int i = 1; i < count; i++)
 		if (DatumGetInt64(keys[i]) != first + i)
-			return PointerGetDatum(construct_array((Datum *) keys, count, INT8OID, sizeof(int64),
-												   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	ends[0] = keys[0];
-	ends[1] = keys[count - 1];
-	return PointerGetDatum(construct_array(ends, Min(2, count), INT8OID, sizeof(int64),
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+			return int8_array(keys, count);
+	return int8_array(ends, Min(2, count));
 }
 
 /* One note of `count` keys from `first` on, at most NOTE_KEYS; at_commit: nothing comes behind it */
 void
 note_store(int32 watch, const NoteKeys *noted, int first, int count, bool at_commit)
 {
-	Oid			schema = get_namespace_oid(SCHEMA, true);
-	MemoryContext context,
-				before;
+	const Watched *watched = find_watched(watch);
 	Datum	   *keys = noted->keys + first;
-	Datum		texts = 0,
-				ids = 0;
+	ArrayType  *ids = NULL,
+			   *texts = NULL;
 
-	if (!OidIsValid(schema) || !is_watched(watch, schema))
+	if (watched == NULL)
 		return;
-	context = AllocSetContextCreate(CurrentMemoryContext, "ml_udf note", ALLOCSET_SMALL_SIZES);
-	before = MemoryContextSwitchTo(context);
 	if (noted->are_integers)
 		ids = ids_of(keys, count);
 	else
-		texts = PointerGetDatum(construct_array(keys, count, TEXTOID, -1, false, TYPALIGN_INT));
-	if (!at_commit || !insert_new(schema, watch, count, texts, ids))
-		insert(schema, watch, 0, count,
-			   texts ? texts : PointerGetDatum(construct_empty_array(TEXTOID)), ids);
-	MemoryContextSwitchTo(before);
-	MemoryContextDelete(context);
+		texts = construct_array(keys, count, TEXTOID, -1, false, TYPALIGN_INT);
+	if (at_commit && OidIsValid(watched->new_notes))
+		insert_new(watched->new_notes, watch, count, PointerGetDatum(texts), PointerGetDatum(ids));
+	else
+		insert(watched->schema, watch, 0, count,
+			   PointerGetDatum(texts ? texts : construct_empty_array(TEXTOID)),
+			   PointerGetDatum(ids));
+	pfree(texts ? texts : ids);
 }
 
 /* Note that the whole table is to be looked at: due before all others */
 void
 note_store_look(int32 watch)
 {
-	Oid			schema = get_namespace_oid(SCHEMA, true);
+	const Watched *watched = find_watched(watch);
 
-	if (OidIsValid(schema) && is_watched(watch, schema))
-		insert(schema, watch, DT_NOBEGIN, 0, PointerGetDatum(construct_empty_array(TEXTOID)), 0);
+	if (watched != NULL)
+		insert(watched->schema, watch, DT_NOBEGIN, 0,
+			   PointerGetDatum(construct_empty_array(TEXTOID)), 0);
 }
