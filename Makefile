@@ -20,6 +20,9 @@ demo: ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
 	@$(MAKE) --no-print-directory --jobs=2 demo-ready
 	$(BIN)/python -m examples.foodlog.demo
 
+demo-cluster: $(DEMO_READY) ray ## Workers on two nodes that share nothing, one of which is killed: the same answer
+	$(BIN)/python -m examples.foodlog.cluster_demo $(FLAGS)
+
 demo-ready: $(DEMO_READY) postgres
 
 # Modules are compiled once, and not again by each process that a test starts.
@@ -69,7 +72,7 @@ serve: $(DEMO_READY) ## Serve the demo's home folder on http://127.0.0.1:8080
 	$(BIN)/ml-udf serve --home .demo/home --media-root .demo/images
 
 # Ray is no part of what the tests install: 371 MB that a server on one machine does without.
-ray: $(READY)
+ray: $(DEMO_READY)
 	@$(BIN)/python -c 'import ray' 2>/dev/null || $(INSTALL) '.[ray]'
 
 test-cluster: $(READY) ray ## Workers on a Ray cluster of several nodes on this machine: what may die (4 minutes)
@@ -90,6 +93,9 @@ bench-remote: $(READY) ## Rows/s through a remote model, beside a direct loop ov
 
 bench-pool: $(READY) ray ## A worker on this machine beside one on a Ray node, by our frames and by actor calls (FLAGS='--rounds 3')
 	$(BIN)/python -m tests.benchmarks.pool $(FLAGS)
+
+bench-fetching: $(READY) ray ## How a model reaches a node: in our pieces, by Ray's object store, copied (FLAGS='--rounds 8')
+	$(BIN)/python -m tests.benchmarks.fetching $(FLAGS)
 
 bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a single model
 	$(BIN)/python -m tests.benchmarks.ensemble

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,17 +28,19 @@ class ServerDidNotStart(Exception):
 
 
 @contextmanager
-def serving(home: Path, media_root: Path, log_file: Path) -> Iterator[str]:
-    """Run the server on a free loopback port, a worker for each core; gives its URL.
+def serving(
+    home: Path, media_root: Path, log_file: Path, flags: Sequence[str] = (), *, workers: int = 0
+) -> Iterator[str]:
+    """Run the server on a free loopback port; gives its URL. workers: 0 = one for each core.
 
     Raises `ServerDidNotStart`.
     """
     home.mkdir(parents=True, exist_ok=True)
     port_file = home / "port"
     port_file.unlink(missing_ok=True)
-    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    workers = workers or min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", "server", "--port=0", f"--port-file={port_file}"]
-    command += [f"--home={home}", f"--media-root={media_root}", f"--workers={workers}"]
+    command += [f"--home={home}", f"--media-root={media_root}", f"--workers={workers}", *flags]
     with _running(command, log_file) as process:
         yield f"http://127.0.0.1:{_port(process, port_file, log_file)}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import signal
@@ -21,11 +22,27 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.wire.protocol import Answer, Failed, Infer, Inspect, Load, Loaded
-from server.workers.device_host import Place
+from gpu_worker.wire.protocol import (
+    PREFIX_BYTES,
+    Answer,
+    Failed,
+    Infer,
+    Inspect,
+    Load,
+    Loaded,
+    Message,
+    Ping,
+    Pong,
+    decode,
+    encode,
+    frame_length,
+)
+from server.version import VERSION
+from server.workers.device_host import DeviceHost, Order, Place
 from server.workers.driver_link import ClusterError
 from server.workers.file_rows import FileRows
 from server.workers.nodes import Node
+from server.workers.peers import TOKEN_BYTES, PeerRefused, prove_as_server
 from server.workers.ray import NodeFiles, RayPool, first_look, ray_timing
 from server.workers.supervised_pool import SupervisedPool, Timing
 from tests.answers import labels_of
@@ -237,5 +254,92 @@ def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path
             refused = await worker.call(Inspect(0, paths))
             assert isinstance(refused, Failed)
             assert "does not see this server's files" in refused.message
+
+    asyncio.run(scenario())
+
+
+class Door:
+    """A host on this machine, as an actor runs it, whose worker is a fake one. token: that it asks for."""
+
+    def __init__(self, token: bytes) -> None:
+        order = Order(VERSION, list(fake_worker("good", "{fd}")), [], "127.0.0.1", token.hex(), "", 60.0)
+        self._host = DeviceHost(
+            order.to_bytes(), {**os.environ, "PYTHONPATH": str(ROOT)}, lambda status: None
+        )
+        self._serving: asyncio.Task[bytes] | None = None
+        self._place: Place | None = None
+
+    async def open(self) -> None:
+        self._place = Place(**json.loads(await self._host.listen()))
+        self._serving = asyncio.create_task(self._host.serve())
+
+    async def knock(self) -> socket.socket:
+        assert self._place is not None
+        connection = socket.socket()
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (self._place.address, self._place.port))
+        return connection
+
+    async def ended(self) -> str:
+        assert self._serving is not None
+        return (await self._serving).decode()
+
+
+async def heard(connection: socket.socket) -> bytes:
+    """All that comes until it is hung up on."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while more := await asyncio.get_running_loop().sock_recv(connection, 4096):
+            said += more
+    return said
+
+
+async def pings(connection: socket.socket) -> Message:
+    """What a worker at the other end answers to a ping."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(connection, encode(Ping(1)))
+    reply = b""
+    while len(reply) < PREFIX_BYTES or len(reply) < frame_length(reply[:PREFIX_BYTES]):
+        reply += await loop.sock_recv(connection, 4096)
+    return decode(reply)
+
+
+@pytest.mark.security
+def test_a_link_demands_its_token_and_no_handshake_is_good_twice() -> None:
+    """Without one, with another's, and with all that a server has said at another meeting with the same."""
+    token = bytes(range(TOKEN_BYTES))
+
+    async def said_by_a_server() -> bytes:
+        """Written down as somebody would who reads the network."""
+        near, far = socket.socketpair()
+        for each in (near, far):
+            each.setblocking(False)
+        said = b""
+        loop = asyncio.get_running_loop()
+        with near, far:
+            proving = asyncio.create_task(prove_as_server(near, token))
+            said += await loop.sock_recv(far, 4096)
+            nonce = os.urandom(TOKEN_BYTES)
+            proof = hmac.digest(token, b"worker" + said + nonce, "sha256")
+            await loop.sock_sendall(far, nonce + proof)
+            await proving
+            said += await loop.sock_recv(far, 4096)
+        return said
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        recorded = await said_by_a_server()
+        door = Door(token)
+        await door.open()
+        for said in (encode(Ping(1)) * 10, bytes(200), recorded):
+            with await door.knock() as stranger:
+                await loop.sock_sendall(stranger, said)
+                assert len(await heard(stranger)) <= 64, "a nonce and a proof, and no word of a worker"
+        with await door.knock() as stranger, pytest.raises(PeerRefused):
+            await prove_as_server(stranger, bytes(TOKEN_BYTES))
+        with await door.knock() as server:
+            await prove_as_server(server, token)
+            assert isinstance(await pings(server), Pong)
+        assert (await door.ended()).startswith("exit status")
 
     asyncio.run(scenario())
