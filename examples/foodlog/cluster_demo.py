@@ -128,8 +128,13 @@ def ask(folder: Path, url: str, query: Query) -> Timed:
 
 
 def counting(client: Client) -> Callable[[], int]:
-    """How many rows the function has answered so far."""
-    return lambda: int(client.get(f"/v2/models/{FUNCTION}/stats")["model_stats"][0]["inference_count"])
+    """How many rows the function has answered so far, in all its versions."""
+
+    def answered() -> int:
+        versions = client.get(f"/v2/models/{FUNCTION}/stats")["model_stats"]
+        return sum(int(version["inference_count"]) for version in versions)
+
+    return answered
 
 
 def ask_and_kill(
