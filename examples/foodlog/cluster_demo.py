@@ -102,6 +102,7 @@ def run(folder: Path, album: Album, epochs: int, console: Console) -> bool:
             f"the next was answered {killed.still_s:.2f} s later.",
             highlight=False,
         )
+        until_up(client, 1)
         print_workers(client, console)
     return same([alone.answer, both.answer, one.answer])
 
@@ -169,9 +170,9 @@ def ask_and_kill(
 
 
 def until_up(client: Client, count: int) -> None:
-    """Returns once so many workers are up. Raises `ServerDidNotStart`."""
+    """Returns once just so many workers are up. Raises `ServerDidNotStart`."""
     ends_s = time.monotonic() + _UP_S
-    while sum(worker["state"] == "up" for worker in client.get("/v1/workers")["workers"]) < count:
+    while sum(worker["state"] == "up" for worker in client.get("/v1/workers")["workers"]) != count:
         if time.monotonic() > ends_s:
             raise ServerDidNotStart(f"{count} workers were not up within {_UP_S:g} s")
         time.sleep(_LOOK_S)

@@ -53,10 +53,21 @@ class Nodes:
         self._cluster.remove_node(self.by_name.pop(name))
 
     def kill(self, name: str) -> None:
-        """End a node by force, as when it loses its power; what runs on it ends with it."""
+        """End a node by force, with all that runs on it, as when it loses its power."""
         for started in self.by_name[name].all_processes.get("raylet", ()):
-            os.kill(started.process.pid, signal.SIGKILL)
+            for pid in [started.process.pid, *_below(started.process.pid)]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             started.process.wait()  # a zombie would keep its children alive
+
+
+def _below(pid: int) -> Iterator[int]:
+    """The children of a process, and theirs."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in children.read_text().split():
+                yield int(child)
+                yield from _below(int(child))
 
 
 _Nodes = TypeVar("_Nodes", bound=Nodes)
