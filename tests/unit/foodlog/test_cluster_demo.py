@@ -9,7 +9,7 @@ import pytest
 from examples.foodlog.cluster_demo import ask_and_kill
 from examples.foodlog.report import Timed
 
-ANSWER = Timed((["food_name", "meals"], [("laksa", 3)]), 0.1)
+ANSWER = Timed((("food_name", "meals"), [("laksa", 3)]), 0.1)
 
 
 def test_it_kills_once_a_quarter_is_answered_and_says_after_which_time_rows_came_again() -> None:
