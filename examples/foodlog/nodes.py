@@ -91,9 +91,9 @@ def nodes_of_this_machine(python_path: Path, kind: type[_Nodes]) -> Iterator[_No
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_timeout_ms": "3000",
         "RAY_health_check_failure_threshold": "2",
-        "RAY_raylet_start_wait_time_s": "120",  # a machine may be busy
+        "RAY_raylet_start_wait_time_s": "60",  # a machine may be busy
         # Whatever belongs to a head that stays away ends, after a minute by default.
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
         "PYTHONPATH": str(python_path),
     }
     before = {name: os.environ.get(name) for name in variables}
