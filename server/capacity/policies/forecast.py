@@ -69,6 +69,10 @@ _LATE_ROW_S = 1 / 3  # of the dearest copy's time: what a late row costs at leas
 _LATE_ROW_ROWS = 30.0  # and so many rows on any copy
 _ENDLESS_S = HORIZON_S  # the goal of rows that have none: they may wait, but the queue may not grow for ever
 _NOTHING = 1e-6  # rows/s: none
+# A jump that nothing has foretold, to so many times the rate: of how much of a load's time the rows that are
+# too many then are counted, at the least price of a late row.
+_JUMPS_TO, _JUMPS = 4.0, 0.025
+_JUMP_ROWS = 5.0  # so few of them are not worth a copy
 _LEAST_SHARE = 0.05  # of a worker that its other functions leave
 
 
@@ -380,7 +384,8 @@ class _Round:
         goal_s = min(load.goal_s, _ENDLESS_S)
         late_price = self._late_row_price(choices, seen)
         ahead = rates_ahead(seen.forecast)
-        worth = _Worth(ahead, load.waiting, goal_s, late_price, peak)
+        level = 0.0 if seen.jumped else seen.forecast.at(HORIZON_S)  # in a hurry what is needed comes first
+        worth = _Worth(ahead, load.waiting, goal_s, late_price, late_price / seen.price, peak, level)
         nothing = _Option((), self._as_is(load))
         found = worth.of(nothing, self._reload_s(load, choices))
         best: tuple[float, float, _Option] | None = None
@@ -719,12 +724,15 @@ class _Round:
             if not any(one.state == "ready" for one in rest) or seen.forecast is None:
                 return 0.0
             choices = fleet.choices(load)
+            late_price = self._late_row_price(choices, seen)
             worth = _Worth(
                 rates_ahead(seen.forecast),
                 load.waiting,
                 min(load.goal_s, _ENDLESS_S),
-                self._late_row_price(choices, seen),
+                late_price,
+                late_price / seen.price,
                 max(one[1] for one in seen.peaks),
+                seen.forecast.at(HORIZON_S),
             )
             as_is = worth.of(_Option((), self._as_is(load)), self._reload_s(load, choices))
             reload_s = kind.join_s + self._reload_s(load, choices)
@@ -765,7 +773,9 @@ class _Worth:
     waiting: int
     goal_s: float
     late_price: float
+    least_late_price: float
     peak: float
+    level: float
 
     def least(self, option: _Option) -> float:
         """A bound from below that needs no simulation: what it costs."""
@@ -776,7 +786,8 @@ class _Worth:
         """Its worth, less is better, and the rows expected to be late. most: one above it may be too low."""
         gives = sum(one.rows_per_s for one in option.serving if one.until_s > HORIZON_S)
         again = HORIZON_S / _PEAK_S * max(0.0, self.peak - gives) * reload_s
-        least = self.least(option) + self.late_price * again
+        jump = max(0.0, _JUMPS * (_JUMPS_TO * self.level - gives) * reload_s - _JUMP_ROWS)
+        least = self.least(option) + self.late_price * again + self.least_late_price * jump
         most_late = (most - least) / self.late_price if self.late_price else math.inf
         if most_late <= 0:
             return least, 0.0

@@ -9,7 +9,7 @@ import pytest
 from server.capacity.policies.forecast import Forecast
 from server.capacity.policy import Copy, DeviceKind, FunctionLoad, Worker
 from tests.unit.capacity.driving import Driven
-from tests.unit.capacity.fleets import CPU, DEVICES, GB, WORKERS, fleet
+from tests.unit.capacity.fleets import CPU, DEVICES, GB, GPU_1, GPU_8, WORKERS, fleet
 
 CPU_0 = Copy("f/cpu", "cpu-0")
 GPU_0 = Copy("f/gpu-1", "gpu-0")
@@ -46,7 +46,8 @@ def test_a_saving_is_done_after_it_was_seen_five_times():
 
 def test_a_peak_keeps_what_it_took_for_a_while():
     """Without the peak the GPU would leave after ten seconds."""
-    run = driven(GPU_0).run([200.0] * 20 + [3.0] * 20)
+    there = fleet(GPU_0, variants={one.name: one for one in (CPU, GPU_1)})
+    run = Driven(Forecast(), there).run([200.0] * 20 + [3.0] * 20)
     assert run.done == []
 
 
@@ -64,6 +65,29 @@ def test_while_something_loads_there_are_only_additions():
 def test_nothing_flaps_on_a_load_that_only_chance_moves():
     rates = [3.0, 5.0, 2.0, 4.0, 3.0, 6.0, 1.0, 4.0] * 20
     assert driven(CPU_0).run(rates).done == []
+
+
+def test_where_room_for_a_jump_is_cheap_it_is_had_before_one_comes():
+    """At 200 rows/s the copy suffices, and a fifth more buys three times as many; at 20 it has them."""
+    assert [one.kind for _, one in driven(GPU_0).run([200.0] * 40).about_copies] == ["upgrade"]
+    only_larger = {one.name: one for one in (GPU_1, GPU_8)}
+    assert Driven(Forecast(), fleet(GPU_0, variants=only_larger)).run([20.0] * 40).about_copies == []
+
+
+def test_functions_take_turns_and_each_is_decided_every_two_seconds():
+    names = [f"f{number}" for number in range(8)]
+    variants = {
+        f"{name}/cpu": replace(CPU, name=f"{name}/cpu", function=name, size_bytes=GB // 100) for name in names
+    }
+    there = fleet(
+        *(Copy(f"{name}/cpu", "cpu-0") for name in names),
+        functions=tuple(FunctionLoad(name, 0.5, 0) for name in names),
+        variants=variants,
+    )
+    run = Driven(Forecast(), there).run([1.0] * 20, together=True)
+    decided_s = [one["decided_s"] for one in run.state["functions"].values()]
+    assert sorted(set(decided_s)) == [118.5, 119.0, 119.5, 120.0]
+    assert all(decided_s.count(at_s) == 2 for at_s in decided_s)
 
 
 def test_a_few_late_rows_are_not_worth_a_copy():
@@ -88,8 +112,9 @@ def test_of_late_rows_that_are_over_the_price_rises_no_further():
 
 def test_copies_that_a_larger_one_makes_needless_leave_together():
     devices = {**DEVICES, "cpu": replace(DEVICES["cpu"], price_per_gb_s=1.6)}  # one alone saves too little
-    there = fleet(GPU_0, CPU_0, Copy("f/cpu", "cpu-1"), devices=devices)
-    run = Driven(Forecast(), there).run([200.0] * 30)
+    variants = {one.name: one for one in (CPU, GPU_1)}  # no larger one that would take a jump
+    there = fleet(GPU_0, CPU_0, Copy("f/cpu", "cpu-1"), devices=devices, variants=variants)
+    run = Driven(Forecast(), there).run([60.0] * 30)
     assert [(at_s, one.kind) for at_s, one in run.done] == [(run.done[0][0], "drop")] * 2
     assert [one.variant for one in run.fleet.copies] == ["f/gpu-1"]
 

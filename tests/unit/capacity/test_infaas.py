@@ -7,7 +7,7 @@ from dataclasses import replace
 from server.capacity.policies.infaas import Infaas
 from server.capacity.policy import Copy, Downgrade, Drop, Replicate, Upgrade, Warm
 from tests.unit.capacity.driving import Driven
-from tests.unit.capacity.fleets import GB, WORKERS, fleet
+from tests.unit.capacity.fleets import CPU, GB, VARIANTS, WORKERS, fleet
 
 CPU_0 = Copy("f/cpu", "cpu-0")
 
@@ -24,6 +24,20 @@ def test_within_five_percent_of_what_a_copy_gives_another_one_comes():
 
 def test_copies_on_cpus_come_before_a_dearer_upgrade():
     assert driven(CPU_0).run([15.0] * 4).done == [(2.0, Replicate("f/cpu", "cpu-1"))]
+
+
+def test_of_a_cpus_copies_there_are_two_at_most_and_then_an_upgrade():
+    three = {**WORKERS, "cpu-2": replace(WORKERS["cpu-0"], name="cpu-2")}
+    there = fleet(CPU_0, Copy("f/cpu", "cpu-1"), workers=three)
+    upgraded = Driven(Infaas(), there).run([25.0] * 4).done
+    assert upgraded == [(2.0, Upgrade("f/gpu-1", "gpu-0", (("f/cpu", "cpu-0"), ("f/cpu", "cpu-1"))))]
+    more = Driven(Infaas(most_cpu_copies=3), there).run([25.0] * 4).done
+    assert more == [(2.0, Replicate("f/cpu", "cpu-2"))]
+
+
+def test_copies_that_take_over_one_and_a_half_times_as_long_to_load_are_not_made():
+    slow = {**VARIANTS, "f/cpu": replace(CPU, load_s=9.1)}
+    assert Driven(Infaas(), fleet(CPU_0, variants=slow)).run([15.0] * 4).kinds == ["upgrade"]
 
 
 def test_where_cpus_do_not_suffice_it_is_upgraded_to_the_cheapest_that_does():
