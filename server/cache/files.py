@@ -13,9 +13,8 @@ import asyncio
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from gpu_worker.pipeline.media import MediaRoots
 
@@ -69,17 +68,16 @@ class FileStamps:
             return [b""] * len(paths)
         roots = (function_roots, caller_roots)
         self._waiting += 1
-        looking = self._threads.submit(self._stamps, paths, roots)
-        loop = asyncio.get_running_loop()
-        looking.add_done_callback(lambda _: _if_open(loop, self._looked))
+        looking = asyncio.wrap_future(self._threads.submit(self._stamps, paths, roots))
+        looking.add_done_callback(self._looked)
         try:
             # Not given up with whoever waits: what a thread is at goes on, and counts until it is over.
             async with asyncio.timeout(self._patience_s):
-                return await asyncio.shield(asyncio.wrap_future(looking))
+                return await asyncio.shield(looking)
         except TimeoutError:
             return [b""] * len(paths)
 
-    def _looked(self) -> None:
+    def _looked(self, _: asyncio.Future[list[bytes]]) -> None:
         self._waiting -= 1
 
     def _stamps(self, paths: Sequence[bytes], roots: Sequence[Roots]) -> list[bytes]:
@@ -88,9 +86,3 @@ class FileStamps:
             media = media if each is None else media.only(each)
         now_ns = time.time_ns()  # before any is looked at: what changes later has another stamp
         return [b"" if each is None else stamp_of(each, now_ns) for each in media.files(paths)]
-
-
-def _if_open(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Called on the loop, from a thread that may outlive it."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback)

@@ -40,9 +40,14 @@ class InFlight(Generic[Who]):
     def __len__(self) -> int:
         return len(self._flights)
 
-    def has_any(self, keys: Sequence[bytes | None]) -> bool:
-        """Whether any of these is under way."""
-        return not self._flights.keys().isdisjoint(keys)
+    def lead_new(self, keys: Sequence[bytes | None], *, is_urgent: bool) -> Flight[Who] | None:
+        """`lead` these; None, and nothing is done, where two are alike, or one is under way or nobody's."""
+        flight = Flight[Who](keys, is_urgent)
+        mine = dict.fromkeys(keys, flight)
+        if len(mine) < len(keys) or None in mine or not self._flights.keys().isdisjoint(mine):
+            return None
+        self._flights.update(mine)  # type: ignore[arg-type]  # none is None
+        return flight
 
     def wait(self, key: bytes, who: Who, row: int, *, is_urgent: bool) -> bool:
         """Wait for a key that somebody computes; False where nobody does whom this row can wait for."""

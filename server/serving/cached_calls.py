@@ -275,16 +275,17 @@ class CachedCalls:
         is_whole = len(rows) == len(one.keys)
         keys: Sequence[Key | None] = one.keys if is_whole else [one.keys[row] for row in rows]
         mine, same = rows, dict[int, list[int]]()
+        flight: Flight[CachedCall] | None = None
         if alone:
             keys = [None] * len(rows)
-        elif len(set(keys)) < len(keys) or self._flights.has_any(keys):
+        elif (flight := self._flights.lead_new(keys, is_urgent=is_urgent)) is None:
             mine, keys, same = self._first_of_each(one, rows, is_urgent=is_urgent)
         if not anew:
             one.counts.misses += len(mine)
             one.counts.coalesced += len(rows) - len(mine)
         if not mine:
             return
-        part = _Part(one, mine, keys, self._flights.lead(keys, is_urgent=is_urgent), same)
+        part = _Part(one, mine, keys, flight or self._flights.lead(keys, is_urgent=is_urgent), same)
         call = one.call
         if len(mine) < len(call.rows):
             asked = [call.rows[row] for row in mine]

@@ -127,8 +127,23 @@ def test_a_flight_is_landed_once_and_the_newest_for_a_key_is_waited_for() -> Non
     assert flights.wait(b"1", "late", 7, is_urgent=False)
     assert flights.wait(b"2", "scan", 8, is_urgent=False)
     assert flights.land(bulk) == {b"2": [("scan", 8)]}
-    assert flights.has_any([b"1"])
-    assert not flights.has_any([b"2", None])
+    assert len(flights) == 1
     assert flights.land(urgent) == {b"1": [("late", 7)]}
     assert len(flights) == 0
     assert flights.land(urgent) == {}
+
+
+@pytest.mark.parametrize("keys", [[b"1", b"2"], [b"2", b"2"], [b"2", None]])
+def test_rows_are_led_as_a_whole_only_where_all_are_new_and_different(keys: list[bytes | None]) -> None:
+    flights = InFlight[str]()
+    first = flights.lead_new([b"1"], is_urgent=True)
+    assert first is not None
+    assert flights.lead_new(keys, is_urgent=True) is None
+    assert len(flights) == 1
+    second = flights.lead_new([b"2", b"3"], is_urgent=True)
+    assert second is not None
+    assert flights.wait(b"3", "late", 5, is_urgent=True)
+    assert flights.land(second) == {b"3": [("late", 5)]}
+    assert len(flights) == 1
+    flights.land(first)
+    assert len(flights) == 0
