@@ -24,7 +24,7 @@ from server.http.native.choice import FRONTS, FrontMissing, choose_front
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.policies.by_name import POLICIES
-from server.settings import Settings, WorkerBounds, is_loopback
+from server.settings import Settings, WorkerBounds, is_loopback, port_range
 
 if TYPE_CHECKING:
     from server.http.tls import Tls
@@ -193,6 +193,10 @@ def _check(settings: Settings) -> None:
         raise SettingsError("--ray-address is of --pool ray; give both")
     if settings.shared_folder and settings.pool != "ray":
         raise SettingsError("--shared-folder is of --pool ray; give both")
+    try:
+        port_range(settings.node_ports)
+    except ValueError as exc:
+        raise SettingsError(f"--node-ports: {exc}") from exc
     if not settings.node_folder.startswith(("/", "~/")):
         raise SettingsError(f"--node-folder must begin with / or ~/, not {settings.node_folder!r}")
     if settings.max_feedback_labels < settings.max_rows:

@@ -127,7 +127,7 @@ from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
 from server.serving.wishes import Wishes
-from server.settings import Settings, WorkerBounds, is_loopback
+from server.settings import Settings, WorkerBounds, is_loopback, port_range
 from server.storage import StartError, Storage, open_storage
 from server.store.audit import AuditRepository
 from server.store.bulk import BulkControlRepository
@@ -848,6 +848,7 @@ def _pool(
             functools.partial(_sees_media, settings),
             FileRows(_media_roots(settings), settings.max_input_bytes),
         ),
+        ports=port_range(settings.node_ports),
         link_tasks=supervisor.tasks(),
     )
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Settings", "WorkerBounds", "is_loopback"]
+__all__ = ["Settings", "WorkerBounds", "is_loopback", "port_range"]
+
+_LAST_PORT = 65_535
 
 MiB = 1 << 20
 
@@ -130,6 +132,11 @@ class Settings:
         64 << 30,
         "with --pool ray, bytes of models in a node's folder at most; what was not used for longest leaves; "
         "0 = what its disk takes",
+    )
+    node_ports: str = _setting(
+        "",
+        "with --pool ray, FIRST-LAST of the ports that hosts of workers listen at on their nodes, one each; "
+        "empty = whichever is free",
     )
     capacity_policy: str = _setting(
         "forecast",
@@ -265,6 +272,16 @@ class Settings:
     def registry_url(self) -> str:
         """The SQLAlchemy URL of the registry."""
         return self.database_url or f"sqlite:///{self.home / 'registry.db'}"
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """FIRST-LAST; "" = (0, 0), any port. Raises ValueError."""
+    if not text:
+        return 0, 0
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= _LAST_PORT):
+        raise ValueError(f"{text!r} is no range of ports, such as 20000-20099")
+    return int(first), int(last)
 
 
 def is_loopback(host: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -48,14 +49,15 @@ class Order:
 
     command: after the interpreter's own name; "{fd}" in it stands for the worker's end of the socket.
     variables: names of the environment that the worker needs beside the usual ones. listen_on: an address.
-    token: in hexadecimal. certificate: the server's, in PEM; "" for no TLS. start_s: until the server must
-    have come.
+    ports: the first and the last that it may listen at; (0, 0) = whichever is free. token: in hexadecimal.
+    certificate: the server's, in PEM; "" for no TLS. start_s: until the server must have come.
     """
 
     version: str
     command: list[str]
     variables: list[str]
     listen_on: str
+    ports: tuple[int, int]
     token: str
     certificate: str
     start_s: float
@@ -107,11 +109,10 @@ class DeviceHost:
         threading.Thread(target=self._end_with_parent, args=(os.getppid(),), daemon=True).start()
 
     async def listen(self) -> bytes:
-        """Where the server may come: a `Place`. Raises OSError for an address of another machine."""
-        family = socket.AF_INET6 if ":" in self._order.listen_on else socket.AF_INET
-        self._listening = socket.socket(family, socket.SOCK_STREAM)
-        self._listening.setblocking(False)
-        self._listening.bind((self._order.listen_on, 0))
+        """Where the server may come: a `Place`. Raises OSError for an address of another machine, and where
+        no port is free.
+        """
+        self._listening = self._bound()
         self._listening.listen(_MOST_AT_THE_DOOR)
         if self._order.certificate:
             self._identity = new_identity()
@@ -130,6 +131,24 @@ class DeviceHost:
             return (await self._run(connection)).encode()
         finally:
             asyncio.get_running_loop().call_later(1.0, self._end, 0)  # the answer goes out first
+
+    def _bound(self) -> socket.socket:
+        first, last = self._order.ports
+        family = socket.AF_INET6 if ":" in self._order.listen_on else socket.AF_INET
+        for port in range(first, last + 1):
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            listening.setblocking(False)
+            # A worker that ended a moment ago keeps its port from nobody.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listening.bind((self._order.listen_on, port))
+            except OSError as exc:
+                listening.close()
+                if exc.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return listening
+        raise OSError(errno.EADDRINUSE, f"none of the ports {first}-{last} is free (--node-ports)")
 
     # ── the door ────────────────────────────────────────────────────────────────────────────────────────
 

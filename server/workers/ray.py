@@ -220,9 +220,11 @@ class _Hosts:
         command_on: CommandOn,
         variables: Sequence[str],
         files: NodeFiles,
+        ports: tuple[int, int],
         tasks: Tasks,
         always_encrypted: bool,
     ) -> None:
+        self._ports = ports
         self._files = files
         self._tasks = tasks
         self._link = link_to(self._lost)
@@ -320,6 +322,7 @@ class _Hosts:
             command=list(self._command_on(index, node)),
             variables=self._variables,
             listen_on="127.0.0.1" if is_near else node.address,
+            ports=self._ports,
             token=token.hex(),
             certificate="" if own is None else own.certificate,
             start_s=_COME_S,
@@ -368,7 +371,8 @@ class RayPool(SupervisedPool):
 
     devices: the device of each worker there may be, by its number. variables: names of the nodes' environment
     that workers need beside the usual ones. environment: the driver's. files: which of them a node sees; all
-    of them without. link_tasks: for what outlives the workers. always_encrypted: also within a machine.
+    of them without. ports: the first and the last that hosts listen at; (0, 0) = any. link_tasks: for what
+    outlives the workers. always_encrypted: also within a machine.
     """
 
     def __init__(
@@ -383,6 +387,7 @@ class RayPool(SupervisedPool):
         variables: Sequence[str] = (),
         *,
         files: NodeFiles | None = None,
+        ports: tuple[int, int] = (0, 0),
         link_tasks: Tasks | None = None,
         always_encrypted: bool = False,
     ) -> None:
@@ -393,6 +398,7 @@ class RayPool(SupervisedPool):
             command_on,
             variables,
             files or NodeFiles(),
+            ports,
             tasks,
             always_encrypted,
         )

@@ -261,8 +261,9 @@ def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path
 class Door:
     """A host on this machine, as an actor runs it, whose worker is a fake one. token: that it asks for."""
 
-    def __init__(self, token: bytes) -> None:
-        order = Order(VERSION, list(fake_worker("good", "{fd}")), [], "127.0.0.1", token.hex(), "", 60.0)
+    def __init__(self, token: bytes, ports: tuple[int, int] = (0, 0)) -> None:
+        command = list(fake_worker("good", "{fd}"))
+        order = Order(VERSION, command, [], "127.0.0.1", ports, token.hex(), "", 60.0)
         self._host = DeviceHost(
             order.to_bytes(), {**os.environ, "PYTHONPATH": str(ROOT)}, lambda status: None
         )
@@ -283,6 +284,24 @@ class Door:
     async def ended(self) -> str:
         assert self._serving is not None
         return (await self._serving).decode()
+
+
+def test_a_host_listens_at_a_port_that_the_firewall_lets_through_or_says_that_none_is_free() -> None:
+    async def scenario() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(OSError, match=f"none of the ports {port}-{port} is free"):
+                await Door(bytes(TOKEN_BYTES), (port, port)).open()
+        door = Door(bytes(TOKEN_BYTES), (port, port))
+        await door.open()
+        with await door.knock() as server:
+            assert server.getpeername()[1] == port
+            await prove_as_server(server, bytes(TOKEN_BYTES))
+        await door.ended()
+
+    asyncio.run(scenario())
 
 
 async def heard(connection: socket.socket) -> bytes:

@@ -214,6 +214,8 @@ def test_a_cluster_that_asks_for_no_token_is_refused(
         (["--pool=k8s"], "--pool must be local or ray, not 'k8s'"),
         (["--ray-address=10.0.0.1:6379"], "--ray-address is of --pool ray"),
         (["--shared-folder=/srv"], "--shared-folder is of --pool ray"),
+        (["--node-ports=20100-20000"], "--node-ports: '20100-20000' is no range of ports"),
+        (["--node-ports=80"], "--node-ports: '80' is no range of ports"),
         (["--node-folder=models"], "--node-folder must begin with / or ~/"),
     ],
 )
