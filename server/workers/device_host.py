@@ -112,8 +112,7 @@ class DeviceHost:
         """Where the server may come: a `Place`. Raises OSError for an address of another machine, and where
         no port is free.
         """
-        self._listening = self._bound()
-        self._listening.listen(_MOST_AT_THE_DOOR)
+        self._listening = self._at_a_port()
         if self._order.certificate:
             self._identity = new_identity()
         port = int(self._listening.getsockname()[1])
@@ -132,7 +131,7 @@ class DeviceHost:
         finally:
             asyncio.get_running_loop().call_later(1.0, self._end, 0)  # the answer goes out first
 
-    def _bound(self) -> socket.socket:
+    def _at_a_port(self) -> socket.socket:
         first, last = self._order.ports
         family = socket.AF_INET6 if ":" in self._order.listen_on else socket.AF_INET
         for port in range(first, last + 1):
@@ -142,6 +141,7 @@ class DeviceHost:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listening.bind((self._order.listen_on, port))
+                listening.listen(_MOST_AT_THE_DOOR)  # of two that bind at once, one may
             except OSError as exc:
                 listening.close()
                 if exc.errno != errno.EADDRINUSE:
