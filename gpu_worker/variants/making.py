@@ -2,7 +2,7 @@
 
     torch ─ exporting ─→ onnx ─ quantising ─→ int8
       ├─ the same weights, run otherwise ─→ bf16, traced
-      └─ taught by its answers ─→ parity-2 … parity-4, by another encoder parity-2-tiles …
+      └─ taught by its answers ─→ parity-2 … parity-4, by another encoder parity-2-sum …
 
 Which of them are worth having is measured by whoever asks; here they are only made.
 """
@@ -23,7 +23,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.exporting import exported
 from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.manifest import Manifest, read_manifest
-from gpu_worker.model_files.parity_spec import ENCODERS, MOST_K, SUM, ParitySpec
+from gpu_worker.model_files.parity_spec import ENCODERS, MOST_K, TILES, ParitySpec
 from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256
 from gpu_worker.model_files.run_spec import BFLOAT16, INT8, RunSpec
 from gpu_worker.model_files.saving import WEIGHTS_FILE, write_tensors
@@ -101,10 +101,10 @@ def make_variant(
 
 
 def _parity_named(recipe: str) -> ParitySpec | None:
-    """parity-3, parity-3-tiles: k and the encoder."""
+    """parity-3, parity-3-sum: k and the encoder; the one that was found to be better has no name."""
     for k in range(2, MOST_K + 1):
         for encoder in ENCODERS:
-            if recipe == f"parity-{k}" + ("" if encoder == SUM else f"-{encoder}"):
+            if recipe == f"parity-{k}" + ("" if encoder == TILES else f"-{encoder}"):
                 return ParitySpec(k, encoder)
     return None
 

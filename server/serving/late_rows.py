@@ -119,7 +119,7 @@ class LateRowsOf:
         predicted_s = known(batch.rows) if getattr(known, "is_known", True) else None
         after_s = late_after_s(function.late_rows.after_s, predicted_s, function.slo_ms / 1000)
         self._timers[batch.batch_id] = self.host.after(after_s, lambda: self._late(sent))
-        if function.parity is not None:
+        if function.parity is not None and form != "tensor":  # pictures alone can be encoded
             self._join(function, sent, urgent)
 
     def came_back(self, sent: BatchInFlight) -> None:
@@ -162,6 +162,8 @@ class LateRowsOf:
         if groups is not None:
             groups.forget((pending.request_id, row) for row in range(len(pending.call.rows)))
             self._take_back(alike)
+            if not len(groups):
+                self._groups.pop(alike, None)
 
     def forget(self, function: Function) -> None:
         """A version is served no more."""

@@ -23,7 +23,7 @@ from tests.benchmarks.parity_serving import Fleet, Outcome, hedged, members, par
 from tests.benchmarks.report import say, write_json
 
 KS = (2, 3, 4)
-RECIPES = (*(f"parity-{k}" for k in KS), *(f"parity-{k}-tiles" for k in KS))
+RECIPES = (*(f"parity-{k}" for k in KS), *(f"parity-{k}-sum" for k in KS))
 ARCHITECTURES = ("resnet", "small_cnn")
 LOADS = (0.05, 0.3, 0.5, 0.7)
 WORKERS = 60  # a multiple of k + 1 for each k, and of two

@@ -97,7 +97,7 @@ def right(network: nn.Module, seen: Photos) -> float:
 def rebuilt(network: nn.Module, architecture: str, seen: Photos, recipe: str, folder: Path) -> float:
     """The share of unseen photos whose dish is rebuilt by a parity model, made and judged as variants are.
 
-    recipe: parity-2, parity-2-tiles, …
+    recipe: parity-2, parity-2-sum, …
     """
     told = made_and_judged(
         MakeVariant(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpu_worker.model_files.parity_spec import ENCODERS, MOST_K, SUM
+from gpu_worker.model_files.parity_spec import ENCODERS, MOST_K, TILES
 from gpu_worker.model_files.run_spec import MOST_THREADS
 from gpu_worker.tasks import task_named
 from server.catalog.functions import ModelVersion
@@ -25,7 +25,7 @@ _BY_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
 _WITH_THREADS: Final = ("onnx", "int8")
 # What is made where it is asked for, and never unasked: it takes minutes, and serves `late_rows` alone.
 _PARITIES: Final = tuple(
-    parity_variant(k) + ("" if encoder == SUM else f"-{encoder}")
+    parity_variant(k) + ("" if encoder == TILES else f"-{encoder}")
     for k in range(2, MOST_K + 1)
     for encoder in ENCODERS
 )

@@ -131,9 +131,9 @@ def test_it_is_taught_by_the_training_rows_and_stored_as_a_model_of_its_own(tmp_
     snapshot = snapshot_of(tmp_path, [png(level) for level in (10, 60, 120, 200)])
     steps: list[int] = []
     made = make_with(tmp_path, snapshot, steps)
-    assert (made.k, made.encoder) == (2, "sum")
+    assert (made.k, made.encoder) == (2, "tiles")
     weights, count = taught(
-        original, ParitySpec(3, "tiles"), calibration(snapshot, original), lambda: None, most_steps=2
+        original, ParitySpec(3, "sum"), calibration(snapshot, original), lambda: None, most_steps=2
     )
     assert count == 4
     assert weights.keys() == build_module("small_cnn", 2, {}).state_dict().keys()

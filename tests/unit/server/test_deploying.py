@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu_worker.model_files.parity_spec import ParitySpec
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import (
     deployed_form,
@@ -20,6 +21,7 @@ from server.catalog.function_spec import (
     spec_from,
 )
 from server.catalog.functions import Function, ModelVersion
+from server.catalog.late_rows import LateRows
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
 from server.publisher import Publisher
@@ -66,6 +68,33 @@ def test_what_is_left_out_comes_from_the_servers_defaults(catalog: Catalog) -> N
 def test_the_best_member_and_a_static_subset_alone_answer(catalog: Catalog) -> None:
     assert [m.name for m in deploy(catalog, models=["net", "other"], select="best").members] == ["other"]
     assert [m.name for m in deploy(catalog, models=["net", "other"], select=["net"]).members] == ["net"]
+
+
+def test_late_rows_are_sent_anew_or_rebuilt_by_the_models_own_parity_model(catalog: Catalog) -> None:
+    hedged = deploy(catalog, models=["photo"], late_rows="hedge")
+    assert (hedged.late_rows, hedged.parity, hedged.coded) == (LateRows("hedge"), None, None)
+    wanted = {"by": "parity", "k": 2}
+    with pytest.raises(BadOption, match="ml-udf variants photo --only parity-2"):
+        deploy(catalog, models=["photo"], late_rows=wanted)
+    parity = replace(image_model("photo~parity-2"), parity=ParitySpec(2, "tiles"))
+    catalog.add_model(parity)
+    function = deploy(catalog, models=["photo"], late_rows=wanted)
+    assert function.parity == parity
+    assert function.groups == ((function.members[0],), (parity,))
+    coded = function.coded
+    assert coded is not None
+    assert (coded.members, coded.late_rows, coded.coded) == ((parity,), None, None)
+    assert coded.key != function.key
+    assert deployed_form(function)["late_rows"] == {"by": "parity", "after_ms": None, "k": 2}
+    with pytest.raises(BadOption, match="answers groups of rows, and none alone"):
+        deploy(catalog, models=["photo~parity-2"])
+
+
+def test_late_rows_are_of_functions_of_one_model(catalog: Catalog) -> None:
+    with pytest.raises(BadOption, match="say late_members: 'leave_out'"):
+        deploy(catalog, models=["net", "other"], late_rows="hedge")
+    with pytest.raises(BadOption, match="'late_rows' is said of models that are named"):
+        deploy(catalog, wants={"task": "text-classification"}, late_rows="hedge")
 
 
 def test_the_input_form_may_be_chosen_among_those_of_the_task(catalog: Catalog) -> None:
