@@ -34,6 +34,13 @@ _UNREADABLE = (
 
 Json = dict[str, Any]
 
+# Of what SQL takes as JSON, by the argument's name.
+_EXAMPLES: Mapping[str, str] = {
+    "knobs": '[{"name": "learning_rate", …}]',
+    "wants": '{"dataset": "food", "min_accuracy": 0.9, "slo_ms": 50}',
+    "stages": '["udf_tray", {"crop": {"margin": 0.1}}, "udf_food"]',
+}
+
 
 def json_of(given: object, name: str) -> object:
     """An argument that SQL gives as JSON, or as the text of it; None is none. Raises `BadOption`."""
@@ -42,7 +49,9 @@ def json_of(given: object, name: str) -> object:
     try:
         return json.loads(given)
     except (ValueError, RecursionError):
-        raise BadOption(f"{name!r} is not JSON", hint='such as [{"name": "learning_rate", …}]') from None
+        example = _EXAMPLES.get(name)
+        hint = f"such as {example}" if example else f"{name} takes JSON, and texts within it in double quotes"
+        raise BadOption(f"{name!r} is not JSON", hint=hint) from None
 
 
 class TrainingCalls:
