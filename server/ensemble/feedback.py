@@ -41,8 +41,9 @@ RECENT_ROWS = 100  # of which it is known who was right
 
 _FORMAT = 1
 _RATE = 0.2
-_PULL = 0.003  # a labelled row
+_PULL = 0.01  # a labelled row
 _RATE_IN_CONTEXT = 0.1  # a context has few labels, and each is noise too
+_PULL_IN_CONTEXT = 0.003  # it differs to stay
 _SLOWLY = 0.02  # of the way to everybody's weights, a labelled row
 _ALIKE = 20  # rows: a context that gives several of so many counts for one of them
 _LEAST = 1e-30  # of a probability: a member that rules the label out counts as very wrong, not as infinitely
@@ -396,14 +397,15 @@ def _descended(
         aim[row, columns[s]] = np.log(np.clip(fit.subsets[s].weights, *WEIGHTS))
     whole = next((row for row, part in enumerate(taking_part) if part.all()), None)
     low, high = np.log(WEIGHTS)
-    answering, rate = whole, np.full((len(learning), 1), _RATE)
+    answering, rate, pull = whole, np.full((len(learning), 1), _RATE), np.full((len(learning), 1), _PULL)
     slow = None if whole is None else np.asarray(feedback.slow or log_w[whole])
     shifts, since = None, _ALIKE
     if context is not None and slow is not None:  # a context's own weights, which aim at everybody's
         answering = len(learning)
         taking_part = np.vstack([taking_part, taking_part[whole]])
         log_w = np.vstack([log_w, np.clip(slow + context.shifts, low, high)])
-        aim, rate = np.vstack([aim, slow]), np.vstack([rate, [_RATE_IN_CONTEXT]])
+        aim = np.vstack([aim, slow])
+        rate, pull = np.vstack([rate, [_RATE_IN_CONTEXT]]), np.vstack([pull, [_PULL_IN_CONTEXT]])
         if context.rows:
             since = min(_ALIKE, 1 + feedback.taught - context.at)
     right: list[bool] = []
@@ -425,7 +427,7 @@ def _descended(
             slow = slow + _SLOWLY * since / _ALIKE * (log_w[whole] - slow)
         if answering != whole:
             aim[answering], since = slow, 1
-        log_w = np.minimum(np.maximum(log_w + _PULL * (aim - log_w), low), high)
+        log_w = np.minimum(np.maximum(log_w + pull * (aim - log_w), low), high)
     if slow is not None and answering != whole:
         shifts = tuple((log_w[answering] - slow).tolist())
     found = list(feedback.weights)
