@@ -27,7 +27,7 @@ from server.scheduling.worker_state import WorkerState
 
 __all__ = ["PooledLane"]
 
-_FULLNESS_GAIN = 0.1
+_FULLNESS_GAIN = 0.1  # of what a batch says, once there are as many
 _SHARED_GAIN = 0.1  # of what a batch says
 _MOVED = 0.1  # of what is shared: then how bulk rows go is decided anew
 _FADE_S = 1.0  # by which their pace is known
@@ -58,6 +58,7 @@ class PooledLane(Lane):
         self._rows_come = 0  # to the pool, ever
         self._costs_s: list[float] = []  # of a row on each member, as plans reckon it
         self.fullness = 1.0  # what batches were to take by that, of what they take: less where they are small
+        self._fullness_told = 0  # batches
         self._holders: dict[str, WorkerState] = {}  # of all members
         self._left_out: frozenset[str] = frozenset()  # members that are broken: asked only by name
         self._pooled_pace = Pace()  # of rows for the pool, whether they wait there or go to all at once
@@ -224,9 +225,21 @@ class PooledLane(Lane):
     def send(self, now_s: float, worker: str, offer: Offer, batch_id: int) -> RunOn:
         """The worker runs what was offered to it."""
         assert self.pool is not None
-        planned_s = self._costs_s[offer.member] * offer.rows
-        self.fullness += _FULLNESS_GAIN * (min(1.0, planned_s / offer.takes_s) - self.fullness)
+        self._learn_fullness(now_s, offer)
         return self.pool.send(now_s, worker, offer, batch_id)
+
+    def _learn_fullness(self, now_s: float, offer: Offer) -> None:
+        """A batch tells how much less is done in a second than plans reckon: the more, the less time it has.
+
+        One that is small though its rows could wait shows that few came, and not that no more would fit in.
+        """
+        full = min(1.0, self._costs_s[offer.member] * offer.rows / offer.takes_s)
+        spare_s = offer.due_s - now_s - offer.takes_s
+        pressed = 1 - min(1.0, max(0.0, spare_s / self.spec.slo_s))
+        # The mean of the first ones: of many functions that share a worker each has few batches a second.
+        self._fullness_told += 1
+        gain = max(_FULLNESS_GAIN, 1 / self._fullness_told)
+        self.fullness += gain * (1 - pressed * (1 - full) - self.fullness)
 
     def finished(self, now_s: float, batch_id: int, sure: Sequence[float], took_s: float) -> None:
         """A batch is back. sure: of each of its rows, how probable its answer is by all that is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -31,13 +32,26 @@ GOAL_S = 0.05
 BEST_RATE = 64 / (8 * 0.0003 + 64 * 0.0003)  # rows/s of the best member in full batches
 
 
+MEMBER_S = [(each.fixed_s, each.per_row_s) for each in ENSEMBLE.members]
+LONG_PASSES = [(0.0023, 0.000115), (0.0037, 0.000185), (0.005, 0.00025)]
+
+
+def affine_s(fixed_s: float, per_row_s: float, rows: int) -> float:
+    return fixed_s + rows * per_row_s
+
+
 def latency(number: int):
     member = ENSEMBLE.members[number]
     return lambda rows: member.fixed_s + rows * member.per_row_s
 
 
-def following(name: str, policy: str, rate: float, seconds: float = 2.0, **fields) -> FunctionLoad:
-    members = tuple(replace(each, name=f"{name}-{each.name}") for each in ENSEMBLE.members)
+def following(
+    name: str, policy: str, rate: float, seconds: float = 2.0, member_s=MEMBER_S, **fields
+) -> FunctionLoad:
+    members = tuple(
+        replace(each, name=f"{name}-{each.name}", fixed_s=fixed_s, per_row_s=per_row_s)
+        for each, (fixed_s, per_row_s) in zip(ENSEMBLE.members, member_s, strict=True)
+    )
     ensemble = Ensemble(members, ENSEMBLE.evidence)
     return FunctionLoad(
         name,
@@ -46,8 +60,8 @@ def following(name: str, policy: str, rate: float, seconds: float = 2.0, **field
         64,
         lambda rows: 0.0,
         members=tuple(
-            MemberLoad(each.name, latency(number), accuracy=each.accuracy)
-            for number, each in enumerate(members)
+            MemberLoad(each.name, partial(affine_s, each.fixed_s, each.per_row_s), accuracy=each.accuracy)
+            for each in members
         ),
         followed=Following(ensemble, selection_policy(policy, ensemble), OUTCOMES),
         **fields,
@@ -96,6 +110,16 @@ def test_functions_that_share_a_worker_together_follow_plans_that_it_can_carry(m
     assert total.refused == 0
     monkeypatch.setattr(Scheduler, "_share_out", lambda self, now_s: None)  # each plans for all of the worker
     assert total.right_share > run(*functions).total.right_share + 0.02
+
+
+def test_many_functions_soon_know_that_their_batches_stay_small() -> None:
+    """A batch takes milliseconds whatever is in it; each of 32 functions has a row or two in time for one."""
+    totals = {}
+    for policy in ("all", "value"):
+        functions = [following(f"e{at}", policy, 28, 0.7, member_s=LONG_PASSES) for at in range(32)]
+        totals[policy] = run(*functions).total
+    assert totals["value"].right_share >= totals["all"].right_share
+    assert totals["value"].refused <= totals["all"].refused
 
 
 def test_a_function_that_has_no_choice_keeps_its_rows_where_ensembles_can_give_way() -> None:
