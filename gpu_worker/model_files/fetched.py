@@ -103,32 +103,38 @@ class FetchedModels:
         text = wanted.whole(MANIFEST_FILE, _MOST_MANIFEST_BYTES)
         manifest = _said(lambda: _object(text), wanted.directory)
         files = _said(lambda: files_from(manifest), wanted.directory)
-        came = 0
         while True:
-            try:
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
-                lock = _Lock(place)
-            except FileNotFoundError:
-                continue  # it left in between
-            except OSError as exc:
-                raise _unwritable(exc, place) from exc
-            try:
-                lock.take(wanted.is_cancelled)
-                if lock.is_of(place):
-                    came += self._bring(place, text, files, wanted)
-                    # Sharing lets go of it for a moment, in which it may leave.
-                    if lock.share() and lock.is_of(place) and _is_whole(place, text, files):
-                        held.callback(lock.close)
-                        with contextlib.suppress(OSError):
-                            os.utime(place)
-                        return place, manifest, came
-            except OSError as exc:
-                lock.close()
-                raise _unwritable(exc, place) from exc
-            except BaseException:
-                lock.close()
-                raise
-            lock.close()
+            with contextlib.ExitStack() as own:
+                try:
+                    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    lock = _Lock(place)
+                    own.callback(lock.close)
+                    came = self._shared(lock, place, text, files, wanted)
+                except FileNotFoundError:
+                    continue  # it left in between
+                except OSError as exc:
+                    raise _unwritable(exc, place) from exc
+                if came is not None:
+                    held.push(own.pop_all())
+                    with contextlib.suppress(OSError):
+                        os.utime(place)
+                    return place, manifest, came
+
+    def _shared(
+        self, lock: _Lock, place: Path, text: bytes, files: Sequence[ModelFile], wanted: _Wanted
+    ) -> int | None:
+        """Bytes that came, the version being whole and its lock shared; None where others were in between."""
+
+        def is_there() -> bool:
+            return lock.share() and lock.is_of(place) and _is_whole(place, text, files)
+
+        if is_there():
+            return 0
+        lock.take(wanted.is_cancelled)
+        if not lock.is_of(place):
+            return None
+        came = self._bring(place, text, files, wanted)
+        return came if is_there() else None  # sharing lets go of it for a moment, in which it may leave
 
     def _bring(self, place: Path, text: bytes, files: Sequence[ModelFile], wanted: _Wanted) -> int:
         """Bytes that came."""
@@ -297,6 +303,9 @@ class _Lock:
 
     def take(self, is_cancelled: IsCancelled) -> None:
         """Alone, once nobody else has it. Raises `Cancelled`."""
+        fcntl.flock(
+            self._descriptor, fcntl.LOCK_UN
+        )  # of two that share it and want it, none would ever have it
         while not self.try_take():
             if is_cancelled():
                 raise Cancelled("the load was given up while another worker fetched the model")

@@ -189,6 +189,15 @@ def test_two_workers_of_a_node_that_want_the_same_file_bring_it_once(tmp_path: P
     assert servers[1].pieces_of("w") == []
 
 
+def test_two_workers_load_one_version_at_once(tmp_path: Path) -> None:
+    """As heads of one backbone do, each of which lends what they stand on."""
+    directory = stored(tmp_path, "food", {"w": LARGE})
+    with FetchedModels(str(tmp_path / "node")).lent(directory, Server(directory), never) as first:
+        other = FetchedModels(str(tmp_path / "node"))
+        with other.lent(directory, Server(directory), never) as second:
+            assert (second.directory, second.nbytes) == (first.directory, 0)
+
+
 def test_while_one_version_comes_another_is_lent(tmp_path: Path) -> None:
     """As when something is deployed meanwhile."""
     slow, quick = stored(tmp_path, "slow", {"w": LARGE}), stored(tmp_path, "quick", {"w": b"small"})
