@@ -96,6 +96,7 @@ bench-pool: $(READY) ray ## A worker on this machine beside one on a Ray node, b
 
 bench-fetching: $(READY) ray ## How a model reaches a node: in our pieces, by Ray's object store, copied (FLAGS='--rounds 8')
 	$(BIN)/python -m tests.benchmarks.fetching $(FLAGS)
+
 bench-scale: $(READY) ## 1 to 64 devices on 1 to 16 nodes, training by 1 to 16 workers, the front's limit: simulated (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.scale $(FLAGS)
 
