@@ -75,7 +75,7 @@ serve: $(DEMO_READY) ## Serve the demo's home folder on http://127.0.0.1:8080
 ray: $(DEMO_READY)
 	@$(BIN)/python -c 'import ray' 2>/dev/null || $(INSTALL) '.[ray]'
 
-test-cluster: $(READY) ray ## Workers on a Ray cluster of several nodes on this machine: what may die, with its seconds
+test-cluster: $(READY) ray ## Workers on a Ray cluster of several nodes on this machine: what may die, with its seconds (3 minutes)
 	$(BIN)/python -m pytest tests/cluster
 
 bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-row forms
