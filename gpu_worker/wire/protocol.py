@@ -14,10 +14,11 @@ the server imports this module.
     Ping   → Pong
     ListResidents → ResidentsListed
 
-A worker that does not see the server's files asks for them while it carries out a Load or a Read; this alone
-goes the other way:
+A worker that does not see the server's files asks for them while it carries out a message that names some,
+and gives those that it was to store before it answers; these alone go the other way:
 
     WantPiece → FilePiece
+    GivePiece → PieceTaken
 
 Loads and evictions of one model are carried out in the order in which they came, those of several beside
 each other and beside batches. A reply to an Infer says that it is over: none of its rows is anywhere in the
@@ -59,6 +60,7 @@ from gpu_worker.wire.messages import (
     Failed,
     FilePiece,
     ForgetTrial,
+    GivePiece,
     Infer,
     Inspect,
     Inspected,
@@ -68,6 +70,7 @@ from gpu_worker.wire.messages import (
     MakeVariant,
     MemberAnswer,
     Message,
+    PieceTaken,
     Ping,
     Pong,
     ProbeTraining,
@@ -99,6 +102,7 @@ __all__ = [
     "FilePiece",
     "ForgetTrial",
     "FrameError",
+    "GivePiece",
     "Infer",
     "Inspect",
     "Inspected",
@@ -108,6 +112,7 @@ __all__ = [
     "MakeVariant",
     "MemberAnswer",
     "Message",
+    "PieceTaken",
     "Ping",
     "Pong",
     "ProbeTraining",
@@ -146,6 +151,7 @@ _COLUMN: dict[type[Message], str] = {
     Inspect: "rows",
     Evaluated: "predictions",
     FilePiece: "data",
+    GivePiece: "data",
 }
 
 
