@@ -51,11 +51,13 @@ def connected(dsn: str) -> Engine:
 
 
 def finish(dsn: str) -> None:
-    """Call it until nothing is due, past a run that an orphaned backend may still carry out."""
+    """Call it until nothing is due, past a run that an orphaned backend may still carry out, and past the
+    restart after the last kill, which takes a connection along that was made just before.
+    """
     end_s = time.monotonic() + SOON_S
     while time.monotonic() < end_s:
         engine = connected(dsn)
-        with suppress(psycopg.errors.LockNotAvailable):
+        with suppress(psycopg.OperationalError):  # also that another run holds its lock
             call(engine, SMALL)
             engine.close()
             return
