@@ -46,6 +46,7 @@ class Machines(Nodes):
         *,
         files: NodeFiles | None = None,
         always_encrypted: bool = False,
+        drained: Sequence[str] = (),
     ) -> RayPool:
         def command_on(index: int, node: Node) -> Sequence[str]:
             return command(index, node) if callable(command) else command
@@ -58,6 +59,7 @@ class Machines(Nodes):
             timing or ray_timing(60.0),
             files=files,
             always_encrypted=always_encrypted,
+            drained=drained,
         )
 
 

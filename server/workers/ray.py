@@ -398,7 +398,8 @@ class RayPool(SupervisedPool):
     devices: the device of each worker there may be, by its number. variables: names of the nodes' environment
     that workers need beside the usual ones. environment: the driver's. files: which of them a node sees; all
     of them without. ports: the first and the last that hosts listen at; (0, 0) = any. link_tasks: for what
-    outlives the workers. always_encrypted: also within a machine.
+    outlives the workers. always_encrypted: also within a machine. drained: names and ids of nodes that take
+    no worker from the beginning.
     """
 
     def __init__(
@@ -416,6 +417,7 @@ class RayPool(SupervisedPool):
         ports: tuple[int, int] = (0, 0),
         link_tasks: Tasks | None = None,
         always_encrypted: bool = False,
+        drained: Sequence[str] = (),
     ) -> None:
         tasks = tasks or Tasks()
         self._hosts = _Hosts(
@@ -428,6 +430,7 @@ class RayPool(SupervisedPool):
             tasks,
             always_encrypted,
         )
+        self._hosts.drained.update(drained)
         super().__init__(count, self._hosts, timing, tasks)
 
     def drain(self, node: str) -> Sequence[str]:

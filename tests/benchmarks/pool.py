@@ -113,14 +113,15 @@ async def compare(rounds: int, for_s: float) -> list[Contender]:
     with ray_machines() as machines:
         import ray  # it reads its variables as it is imported
 
-        plain, secured, called = (machines.add() for _ in range(3))
+        nodes = plain, secured, called = [machines.add() for _ in range(3)]
+
+        def but(own: Any) -> list[str]:
+            return [node.node_id for node in nodes if node is not own]
+
         ray.init(address=machines.address, log_to_driver=False)
         local = LocalPool(1, lambda index, fd: [sys.executable, *WORKER[:-1], str(fd)])
-        near, encrypted = machines.pool(WORKER), machines.pool(WORKER, always_encrypted=True)
-        for pool, own in ((near, plain), (encrypted, secured)):
-            for node in (plain, secured, called):
-                if node is not own:
-                    pool.drain(node.node_id)
+        near = machines.pool(WORKER, drained=but(plain))
+        encrypted = machines.pool(WORKER, always_encrypted=True, drained=but(secured))
         async with AsyncExitStack() as stack:
             stack.callback(ray.shutdown)
             contenders = [
