@@ -36,15 +36,11 @@ _END_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """One life of the training process: what it has not answered, and whether its last word is read.
-
-    saying: held while a frame is written to it.
-    """
+    """One life of the training process: what it has not answered, and whether its last word is read."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
     pending: set[int] = field(default_factory=set)
-    saying: threading.Lock = field(default_factory=threading.Lock)
     is_over: bool = False
 
     def lives(self) -> bool:
@@ -52,7 +48,7 @@ class _Child:
 
 
 class Trainer:
-    """`reply` is called in a thread of its own. `send` must be called from threads that last.
+    """`reply` is called in a thread of its own. `send` must be called from one thread, the main one.
 
     Linux signals the child when the thread that started it has ended: it dies with it.
     """
@@ -62,29 +58,22 @@ class Trainer:
         self._device = device
         self._reply = reply
         self._lock = threading.Lock()
-        self._starting = threading.Lock()
         self._child: _Child | None = None
         self._batches = 0
         self._go_on: threading.Timer | None = None
 
     def send(self, message: Message) -> None:
         """Hand a training message on; its reply comes by `reply`."""
-        with self._starting:
-            child = self._child
-            if child is None or not child.lives():
-                child = self._start()
-        self._hand(child, message)
-
-    def _hand(self, child: _Child, message: Message) -> None:
+        child = self._child
+        if child is None or not child.lives():
+            child = self._start()
         with self._lock:
             child.pending.add(message.id)
             is_over = child.is_over  # since just now: nobody reads its answers any more
         try:
             if is_over:
                 raise OSError("it has just ended")
-            frame = encode(message)
-            with child.saying:
-                child.connection.sendall(frame)
+            child.connection.sendall(encode(message))
         except OSError as exc:
             self._fail(child, [message.id], f"the training process does not take messages: {exc}")
         except FrameError as exc:
@@ -92,14 +81,13 @@ class Trainer:
 
     def probe(self, message: ProbeTraining) -> None:
         """Hand it on to the process if there is one; it answers in the middle of whatever it does."""
-        child = self._child
-        if child is None or not child.lives():
+        if self._child is None or not self._child.lives():
             self._reply(Failed(message.id, "worker_lost", "there is no training process"))
         else:
-            self._hand(child, message)
+            self.send(message)
 
     def end(self) -> None:
-        """End a process that hangs; the next message starts another."""
+        """End a process that hangs; the next message starts another. Called in the thread of `send`."""
         self._kill()
 
     def cancel(self, message: Cancel) -> None:
@@ -110,8 +98,7 @@ class Trainer:
         with self._lock:
             known = message.target in child.pending
         if known:
-            # It may have just died: the reader reports it.
-            with contextlib.suppress(OSError), child.saying:
+            with contextlib.suppress(OSError):  # it has just died: the reader reports it
                 child.connection.sendall(encode(message))
 
     def batch_begun(self) -> None:

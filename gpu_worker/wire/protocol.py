@@ -14,11 +14,10 @@ the server imports this module.
     Ping   → Pong
     ListResidents → ResidentsListed
 
-A worker that does not see the server's files asks for them while it carries out a message that names some,
-and gives those that it was to store before it answers; these alone go the other way:
+A worker that does not see the server's files asks for them while it carries out a Load or a Read; this alone
+goes the other way:
 
     WantPiece → FilePiece
-    GivePiece → PieceTaken
 
 Loads and evictions of one model are carried out in the order in which they came, those of several beside
 each other and beside batches. A reply to an Infer says that it is over: none of its rows is anywhere in the
@@ -60,7 +59,6 @@ from gpu_worker.wire.messages import (
     Failed,
     FilePiece,
     ForgetTrial,
-    GivePiece,
     Infer,
     Inspect,
     Inspected,
@@ -70,7 +68,6 @@ from gpu_worker.wire.messages import (
     MakeVariant,
     MemberAnswer,
     Message,
-    PieceTaken,
     Ping,
     Pong,
     ProbeTraining,
@@ -102,7 +99,6 @@ __all__ = [
     "FilePiece",
     "ForgetTrial",
     "FrameError",
-    "GivePiece",
     "Infer",
     "Inspect",
     "Inspected",
@@ -112,7 +108,6 @@ __all__ = [
     "MakeVariant",
     "MemberAnswer",
     "Message",
-    "PieceTaken",
     "Ping",
     "Pong",
     "ProbeTraining",
@@ -151,7 +146,6 @@ _COLUMN: dict[type[Message], str] = {
     Inspect: "rows",
     Evaluated: "predictions",
     FilePiece: "data",
-    GivePiece: "data",
 }
 
 

@@ -47,8 +47,8 @@ class LocalWorker:
         return ""
 
     @property
-    def sees_pictures(self) -> bool:
-        """See `StartedWorker.sees_pictures`."""
+    def trains(self) -> bool:
+        """See `StartedWorker.trains`."""
         return True
 
     def send(self, message: Message, on_reply: OnReply) -> int:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpu_worker.model_files.regular import optimiser_file
 from server.errors import ServiceError
 from server.training.checkpoints.archive import Archive
 from server.training.studies.trial import Trial
@@ -137,7 +136,7 @@ class Parameters:
         return self.folder / f"{digest}{self._suffix}"
 
     def _optimiser(self, digest: str) -> Path:
-        return Path(optimiser_file(str(self._path(digest))))
+        return self.folder / f"{digest}{self._suffix}.optimiser"
 
 
 def needed(trials: Iterable[Trial]) -> set[str]:
