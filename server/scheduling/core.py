@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from server.ensemble.cascade import Cascade
@@ -401,7 +401,7 @@ class Scheduler:
                     refused.append(run)
                 else:
                     self._queues.put_aside(now_s, run, lane)
-            self._queues.settle(lane, [*(part for part, _ in answered), *lost])
+            self._queues.settle(lane, [*[part for part, _ in answered], *lost])
             if answered:
                 self._to_tell.append(AnswerKnown(lane.key[0], tuple(answered), *lane.take_cut_short()))
             if refused:
@@ -413,8 +413,8 @@ class Scheduler:
         """When something is to be done, even if nothing happens and no worker has room."""
         due_s = self._queues.next_deadline_s
         for lane in self._queues.pooled.values():
-            if lane.pool is not None:
-                due_s = min(due_s, lane.pool.next_due_s)
+            if lane.pool is not None and (pool_s := lane.pool.next_due_s) < due_s:
+                due_s = pool_s
         return due_s
 
     def _offers(self, now_s: float, survey: _Survey) -> None:
@@ -430,8 +430,9 @@ class Scheduler:
                 if worker.is_reserved or not lane.may_use(worker):
                     continue
                 early_s = self._too_early_s(now_s, worker, False, self._lead_s)
-                if early_s > now_s or not worker.has_room(now_s):
-                    if worker.has_room(now_s):
+                has_room = worker.has_room(now_s)
+                if early_s > now_s or not has_room:
+                    if has_room:
                         survey.wake_s = min(survey.wake_s, early_s)
                     survey.awaited.add(worker.name)
                     continue
@@ -490,11 +491,13 @@ class Scheduler:
         """Ask every lane that could have a worker; refusals come first. None: rows were only put aside."""
         survey = _Survey(wake_s=self._queues.next_deadline_s)
         lanes = self._queues.lanes
-        backlog = Backlog(lanes, self._workers)
+        backlog: Backlog | None = None
         for lane in lanes:
             lane.holds_bulk = False
             if not lane.interactive.rows and not lane.filler_rows:
                 continue  # what waits is in its pool, which is asked below
+            if backlog is None:
+                backlog = Backlog(lanes, self._workers)
             worker = runner_for(now_s, lane, self._workers, backlog)
             if worker is None:
                 continue
@@ -726,22 +729,23 @@ class Scheduler:
                 RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices, plan=plan)
             )
         lane.sent(now_s, cut, worker, members)
-        self._charge([(run, run.rows) for run in runs], sum(each_s))
+        self._charge(((run, run.rows) for run in runs), sum(each_s))
         self._queues.settle(lane, runs)
         first, *others = batches
         return replace(first, beside=tuple(others)) if others else first
 
-    def _charge(self, parts: Sequence[tuple[RowRun, int]], seconds: float) -> None:
+    def _charge(self, parts: Iterator[tuple[RowRun, int]], seconds: float) -> None:
         """Charge a batch to the tenants whose rows it holds: of each run so many."""
         if not self._queues.is_shared:
-            first, _ = parts[0]
+            first, _ = next(parts)
             self._queues.turns[first.row_class].charge({first.tenant: 1}, seconds)
             return
         rows: dict[RowClass, dict[str, int]] = {}
+        total = 0
         for run, count in parts:
             theirs = rows.setdefault(run.row_class, {})
             theirs[run.tenant] = theirs.get(run.tenant, 0) + count
-        total = sum(count for _, count in parts)
+            total += count
         for row_class, theirs in rows.items():
             count = sum(theirs.values())
             self._queues.turns[row_class].charge(theirs, seconds * count / total)
@@ -812,7 +816,7 @@ class Scheduler:
         batch_id = self._next_batch_id
         self._next_batch_id += 1
         alone = worker.is_idle
-        dues = tuple((group.order[1], rows) for group, rows in offer.parts)
+        dues = tuple([(group.order[1], rows) for group, rows in offer.parts])
         sent = lane.send(now_s, worker.name, offer, batch_id)
         worker.send(
             SentBatch(
@@ -830,7 +834,7 @@ class Scheduler:
         cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane)
         self._in_flight[batch_id] = (worker, cut)
         lane.sent(now_s, sent.rows, worker, members)
-        self._charge([(group.request.run, rows) for group, rows in offer.parts], sent.predicted_s)
+        self._charge(((group.request.run, rows) for group, rows in offer.parts), sent.predicted_s)
         return RunBatch(
             batch_id, lane.key[0], worker.name, members, sent.slices, sent.rows, choices=lane.names
         )

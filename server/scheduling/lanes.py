@@ -364,6 +364,9 @@ class Lane:
 
         Where `worked` does not say what each took, each is taken to be off by as much as all of them.
         """
+        if len(members) == 1:
+            self._teach_one(rows, members[0], took_s, device, worker)
+            return
         latencies = self.latencies(device, worker)
         there = set(members).intersection(self.names)  # the function may have others by now
         if not there or took_s <= 0:
@@ -395,6 +398,15 @@ class Lane:
         for name, learner in zip(self.names, self._learners_on(device, worker), strict=True):
             if learner is not None and name in there and asked[name] and alone_s[name] > 0:
                 learner.observe(asked[name], alone_s[name])
+
+    def _teach_one(self, rows: int, member: str, took_s: float, device: str, worker: str) -> None:
+        """A batch of one member took as long as that one."""
+        if member not in self.names or took_s <= 0:
+            return
+        number = self.names.index(member)
+        learner = self._learners_on(device, worker)[number]
+        if learner is not None:
+            learner.observe(rows, took_s)
 
     def sent(self, now_s: float, rows: int, worker: Runner, members: Collection[str] = ()) -> None:
         """A batch of this lane left for a worker, or its parts for several, `rows` of it interactive."""

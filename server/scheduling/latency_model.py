@@ -53,7 +53,6 @@ class LatencyModel:
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
         self._paces.forget()
         self._profile = sorted(profile_s.items())
-        self._profiled_s: dict[int, float] = {}  # at learned sizes
         self._near: dict[int, int] = {}  # rows → the learned size that a batch of so many is near
         self._measured = measured
         self._shape = {rows: 0.0 for rows, _ in self._profile if measured}  # ln, by size
@@ -62,7 +61,7 @@ class LatencyModel:
         self._last = 0.0  # what the last batch deviated, ln
         self._last_near: dict[int, float] = {}  # the same, by size
         self._recent: list[tuple[int, float]] = []
-        self._draw()
+        self._resize()
 
     @property
     def is_known(self) -> bool:
@@ -73,12 +72,12 @@ class LatencyModel:
         """Predicted seconds of a batch of `rows` rows; never less than that of a smaller batch."""
         predicted_s = self._predicted_s.get(rows)
         if predicted_s is None:
-            predicted_s = self._predicted_s[rows] = self._cover() * _between(self._curve, rows)
+            predicted_s = self._predicted_s[rows] = self._cover() * self._on_curve(rows)
         return predicted_s
 
     def typical_s(self, rows: int) -> float:
         """As calling it, without the margin that covers the noise."""
-        return _between(self._curve, rows)
+        return self._on_curve(rows)
 
     def on(self, device: str, bucket: str) -> LatencyModel:
         """The model of rows of that shape on that kind of device; it starts from what this one knows now.
@@ -121,11 +120,11 @@ class LatencyModel:
             size = self._near[rows] = self._size_near(rows)
         if size not in self._shape:
             self._near.clear()
-            known_s = _between(self._curve, rows) if self._measured else seconds
+            known_s = self._on_curve(rows) if self._measured else seconds
             self._shape[size] = math.log(known_s / _between(self._profile, rows)) - self._level
             self._seen[size] = 1
-            self._draw()
-        self._correct(size, math.log(seconds / _between(self._curve, rows)))
+            self._resize()
+        self._correct(size, math.log(seconds / self._on_curve(rows)))
         self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
         self._draw()
         if self._base is not None:
@@ -171,7 +170,7 @@ class LatencyModel:
         model._recent = [(int(rows), float(took)) for rows, took in state["recent"]]
         for name, kind in state["kinds"].items():
             model._adopt(name, cls.from_json(kind))
-        model._draw()
+        model._resize()
         return model
 
     def _size_near(self, rows: int) -> int:
@@ -181,19 +180,37 @@ class LatencyModel:
             return near
         return 1 << round(math.log2(rows))
 
+    def _resize(self) -> None:
+        """The learned sizes are others: where they lie on the profile, and batches on the curve."""
+        self._profiled_s = [(size, _between(self._profile, size)) for size in sorted(self._shape)]
+        self._places: dict[int, tuple[int, int, int, int]] = {}
+        self._draw()
+
     def _draw(self) -> None:
         """profile · shape · level at every learned size, ascending in both coordinates."""
         self._margin: float | None = None  # found when it is asked for
         self._predicted_s: dict[int, float] = {}  # what was asked since the last batch, which many ask again
         curve: list[tuple[int, float]] = []
         highest = 0.0
-        for size in sorted(self._shape):
-            profiled_s = self._profiled_s.get(size)
-            if profiled_s is None:
-                profiled_s = self._profiled_s[size] = _between(self._profile, size)
-            highest = max(highest, profiled_s * math.exp(self._shape[size] + self._level))
+        shape, level, exp = self._shape, self._level, math.exp
+        for size, profiled_s in self._profiled_s:
+            here_s = profiled_s * exp(shape[size] + level)
+            if here_s > highest:
+                highest = here_s
             curve.append((size, highest))
         self._curve = curve if self._measured else self._with_guesses(curve)
+
+    def _on_curve(self, rows: int) -> float:
+        """As `_between`. Where a batch lies changes with the sizes alone; each batch moves the curve."""
+        curve = self._curve
+        place = self._places.get(rows)
+        if place is None:
+            if len(curve) == 1:
+                return _between(curve, rows)
+            place = self._places[rows] = _place(curve, rows)
+        low, high, past, apart = place
+        low_s, high_s = curve[low][1], curve[high][1]
+        return low_s if high_s <= low_s else low_s + (high_s - low_s) * past / apart
 
     def _with_guesses(self, curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
         if not curve:
@@ -206,14 +223,8 @@ class LatencyModel:
     def _cover(self) -> float:
         """The margin. Many models learn between two predictions of theirs, so only these pay for it."""
         if self._margin is None:
-            curve_s: dict[int, float] = {}
-            beyond: list[float] = []
-            for rows, took in self._recent:
-                known_s = curve_s.get(rows)
-                if known_s is None:
-                    known_s = curve_s[rows] = _between(self._curve, rows)
-                beyond.append(took / known_s)
-            beyond.sort()
+            curve_s = {rows: self._on_curve(rows) for rows in {rows for rows, _ in self._recent}}
+            beyond = sorted([took / curve_s[rows] for rows, took in self._recent])
             self._margin = (
                 min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
             )
@@ -262,13 +273,22 @@ def _believed(deviation: float, last: float) -> float:
 
 def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
     """Linear between the points and beyond the last; a single point is proportional above and flat below."""
-    at = bisect_left(points, (rows,))  # which comes before every point of so many rows
-    if at < len(points) and points[at][0] == rows:
-        return points[at][1]
-    if at == 0:
-        return points[0][1]
     if len(points) == 1:
-        return points[0][1] * rows / points[0][0]
-    at = min(at, len(points) - 1)
-    (low, low_s), (high, high_s) = points[at - 1], points[at]
-    return low_s if high_s <= low_s else low_s + (high_s - low_s) * (rows - low) / (high - low)
+        size, size_s = points[0]
+        return size_s * rows / size if rows > size else size_s
+    low, high, past, apart = _place(points, rows)
+    low_s, high_s = points[low][1], points[high][1]
+    return low_s if high_s <= low_s else low_s + (high_s - low_s) * past / apart
+
+
+def _place(points: Sequence[tuple[int, float]], rows: int) -> tuple[int, int, int, int]:
+    """The points by which a batch is predicted, how far it is past the first, and how far they are apart.
+
+    The same point twice where it is that one's size, or less than all.
+    """
+    at = bisect_left(points, (rows,))  # which comes before every point of so many rows
+    if at == 0 or (at < len(points) and points[at][0] == rows):
+        return at, at, 0, 1
+    high = min(at, len(points) - 1)
+    low = high - 1
+    return low, high, rows - points[low][0], points[high][0] - points[low][0]

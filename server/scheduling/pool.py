@@ -172,7 +172,8 @@ class MemberPool:
                 if group.bucket is not None:
                     self._waiting.take([group])
                 group.under_way &= ~(1 << batch.member)
-                self._decide(group)
+                for part in group.apart():
+                    self._decide(part)
         self._decide_anew()
 
     def follow(self, ensemble: Ensemble, policy: SelectionPolicy) -> None:
@@ -274,7 +275,7 @@ class MemberPool:
             states = states_of.get(subset)
             if states is None:
                 states = states_of[subset] = self._ensemble.evidence.states_each(subset, sure)
-            group.states = None
+            group.states, group.parts = None, ()
             if not self._heeds_confidence:
                 group.states = _at(states, places)
                 group.state = self._ensemble.evidence.first.get(subset, NOTHING)
@@ -346,7 +347,7 @@ class MemberPool:
 
     def has_news(self, now_s: float) -> bool:
         """Whether something has been decided of rows, or may be due by now."""
-        return self._has_told or self.next_due_s <= now_s
+        return bool(self._answers or self._given_up or (self._dues and self._dues[0][0] <= now_s))
 
     def tell(self, now_s: float) -> AnswerRows | GiveUpRows | None:
         """What has been decided of rows, or was due by now; to be asked again until it is None."""
@@ -368,18 +369,22 @@ class MemberPool:
         batch = PooledBatch(batch_id, worker, offer.member, offer.rows, [], now_s, predicted_s)
         self._batches[batch_id] = batch
         mine = 1 << offer.member
-        beside = [group.bucket is not None and group.bucket.choice.beside for group, _ in offer.parts]
+        asked_more = [group.bucket is not None and group.bucket.choice.beside for group, _ in offer.parts]
         self._waiting.take([group for group, rows in offer.parts if rows == group.count])
+        groups = batch.groups
         for group, rows in offer.parts:
             taken = group if rows == group.count else self._waiting.head(group, rows)
             for others in taken.places if taken is not group else ():
                 self._batches[others].part(group, (taken, group))
-            taken.under_way |= mine
-            batch.groups.append(taken)
-        slices = laid_out(batch.groups, batch_id)
-        for group, is_beside in zip(tuple(batch.groups), beside, strict=True):
-            if is_beside:
-                self._decide(group)
+            groups.append(taken)
+        beside = [group for group, is_more in zip(groups, asked_more, strict=True) if is_more]
+        if not beside and not self._by_lot:
+            batch.groups = groups = _put_together(groups)
+        for group in groups:
+            group.under_way |= mine
+        slices = laid_out(groups, batch_id)
+        for group in beside:
+            self._decide(group)
         self._sent_s = now_s
         state = self._workers.by_name[worker]
         state.end_s = state.starts_s(now_s) + offer.takes_s
@@ -394,13 +399,14 @@ class MemberPool:
             rows_of: dict[tuple[int, int], Sequence[int]] = {}  # by request and subset
             for request, rows, subset in told:
                 key = (request.run.request_id, subset)
-                before = rows_of.get(key)
-                rows_of[key] = rows if before is None else [*before, *rows]
+                rows_of[key] = [*rows_of[key], *rows] if key in rows_of else rows
             return AnswerRows(
                 tuple(
-                    (Slice(request_id, first, count), subset)
-                    for (request_id, subset), rows in rows_of.items()
-                    for first, count in in_one_piece(rows if len(rows) == 1 else sorted(rows))
+                    [
+                        (Slice(request_id, first, count), subset)
+                        for (request_id, subset), rows in rows_of.items()
+                        for first, count in in_one_piece(rows if len(rows) == 1 else sorted(rows))
+                    ]
                 )
             )
         if self._given_up:
@@ -516,7 +522,7 @@ class MemberPool:
         self._waiting.tell_apart(evidence.states)
         for requests in self._requests.values():
             for request in requests:
-                for group in request.groups:
+                for group in [part for each in request.groups for part in (each, *each.parts)]:
                     if group.states is None:
                         group.state = states[group.state]
                     else:
@@ -641,6 +647,26 @@ class MemberPool:
         """
         needs = not subset or self._keeps_its_word
         return bool(choice.ask) and (needs or self._workers.is_held(choice.ask))
+
+
+def _put_together(groups: list[RowGroup]) -> list[RowGroup]:
+    """Those of one request that stand beside each other, and that nobody is at, as one."""
+    runs: list[list[RowGroup]] = []
+    last: RowGroup | None = None
+    for group in groups:
+        if (
+            last is not None
+            and group.request is last.request
+            and group.subset == last.subset
+            and not (group.places or last.places)
+            and not (group.parts or last.parts)
+            and group.states is last.states is None
+        ):
+            runs[-1].append(group)
+        else:
+            runs.append([group])
+        last = group
+    return groups if len(runs) == len(groups) else [RowGroup.together(each) for each in runs]
 
 
 def _at(states: Sequence[int], places: Sequence[int]) -> Sequence[int]:

@@ -213,7 +213,7 @@ class PooledLane(Lane):
         assert self.pool is not None
         while (told := self.pool.tell(now_s)) is not None:
             if isinstance(told, AnswerRows):
-                answered += ((part, self.names_of(subset)) for part, subset in told.parts)
+                answered += [(part, self.names_of(subset)) for part, subset in told.parts]
             else:
                 lost += told.runs
         return answered, lost

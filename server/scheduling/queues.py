@@ -53,7 +53,7 @@ class Queues:
     @property
     def is_shared(self) -> bool:
         """Whether more than one tenant was here of late, of one class."""
-        return any(turns.is_shared for turns in self.turns.values())
+        return self.turns["interactive"].is_shared or self.turns["bulk"].is_shared
 
     def tell_apart(self, row_class: RowClass, tenant: str) -> None:
         """Another tenant has come: what is known of the rows that came until now is of that one."""

@@ -106,18 +106,22 @@ class RowBuckets:
 
     def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
         """Have rows wait for what they need; with others of their request that do, they are one group."""
-        least, tenant = group.request.least, group.request.run.tenant
-        key = (group.subset, group.under_way, group.state, choice if lot else None, least, tenant)
+        request, state, rows = group.request, group.state, group.count
+        least, tenant = request.least, request.run.tenant
+        key = (group.subset, group.under_way, state, choice if lot else None, least, tenant)
+        self._counts[state] = self._counts.get(state, 0) + rows
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot, least, tenant)
+            self._buckets[key] = group.bucket = RowBucket(
+                group.subset, group.under_way, state, choice, lot, least, tenant, [group], rows
+            )
+            return
         groups = bucket.groups
-        bucket.rows += group.count
-        self._counts[group.state] = self._counts.get(group.state, 0) + group.count
+        bucket.rows += rows
         at = len(groups)
-        if groups and group.order < groups[-1].order:
+        if group.order < groups[-1].order:
             at = bisect_right(groups, group.order, key=_order)
-        if at and groups[at - 1].request is group.request and groups[at - 1].join(group):
+        if at and groups[at - 1].request is request and groups[at - 1].join(group):
             return
         group.bucket = bucket
         groups.insert(at, group)
@@ -129,10 +133,14 @@ class RowBuckets:
             bucket = group.bucket
             assert bucket is not None, "it waits"
             group.bucket = None
-            self._fewer(group.state, group.count)
             bucket.rows -= group.count
-            taken.setdefault(bucket, []).append(group)
+            gone = taken.get(bucket)
+            if gone is None:
+                taken[bucket] = [group]
+            else:
+                gone.append(group)
         for bucket, gone in taken.items():
+            self._fewer(bucket.state, sum([group.count for group in gone]))
             self._remove(bucket, gone)
 
     def head(self, group: RowGroup, count: int) -> RowGroup:

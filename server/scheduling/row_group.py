@@ -56,6 +56,7 @@ class RowGroup:
     order: of its request · places: batch under way → which rows of the batch these are
     bucket: where they wait, if they do · is_late: their goal has passed, and what comes first is their answer
     states: of each row, where `state` is but the first of those that the subset has
+    parts: the groups, in different states, that it was put together of while a batch runs
     """
 
     request: PooledRequest
@@ -69,6 +70,7 @@ class RowGroup:
     bucket: RowBucket | None = None
     is_late: bool = False
     states: Sequence[int] | None = None
+    parts: Sequence[RowGroup] = ()
     _run: RowRun | None = None
 
     @classmethod
@@ -78,6 +80,33 @@ class RowGroup:
         group = cls(request, request.order, range(run.offset, run.offset + run.rows), run.rows)
         request.groups[group] = None
         return group
+
+    @classmethod
+    def together(cls, groups: Sequence[RowGroup]) -> RowGroup:
+        """Groups of one request as one, until the answer comes that they are about to be asked for.
+
+        The same members have answered them all, and nobody is at them. What they have been told apart by is
+        nothing beside what the next answer says.
+        """
+        first, *others = groups
+        if not others:
+            return first
+        whole = first._like(sorted([row for each in groups for row in each.rows]), {})
+        whole.parts = groups
+        for each in groups:
+            del first.request.groups[each]
+        return whole
+
+    def apart(self) -> Sequence[RowGroup]:
+        """The groups that it was put together of, in its place: no answer has come."""
+        if not self.parts:
+            return (self,)
+        of = self.request.groups
+        del of[self]
+        for each in self.parts:
+            each.is_late = self.is_late
+            of[each] = None
+        return self.parts
 
     @property
     def least(self) -> float | None:
@@ -108,10 +137,11 @@ class RowGroup:
 
     def pick(self, indices: Sequence[int]) -> RowGroup:
         """These of the rows as a group of their own; to be done with all before this group is forgotten."""
-        places: dict[int, Sequence[int]] = {
-            batch: [at[index] for index in indices] for batch, at in self.places.items()
-        }
-        picked = self._like([self.rows[index] for index in indices], places)
+        places: dict[int, Sequence[int]] = {}
+        for batch, at in self.places.items():
+            places[batch] = [at[index] for index in indices]
+        rows = self.rows
+        picked = self._like([rows[index] for index in indices], places)
         if self.states is not None:
             picked.states = [self.states[index] for index in indices]
         return picked
@@ -133,8 +163,9 @@ class RowGroup:
         return True
 
     def _like(self, rows: Sequence[int], places: dict[int, Sequence[int]]) -> RowGroup:
+        request = self.request
         other = RowGroup(
-            self.request,
+            request,
             self.order,
             rows,
             len(rows),
@@ -142,9 +173,10 @@ class RowGroup:
             self.under_way,
             self.state,
             places,
-            is_late=self.is_late,
+            None,
+            self.is_late,
         )
-        self.request.groups[other] = None
+        request.groups[other] = None
         return other
 
 

@@ -91,7 +91,7 @@ class Turns:
 
     def charge(self, rows: dict[str, int], seconds: float) -> None:
         """A batch of these tenants' rows was sent, which takes so long."""
-        began_s = min(self.begins_s(tenant) for tenant in rows)
+        began_s = min([self.begins_s(tenant) for tenant in rows])
         row_s = seconds / sum(rows.values())
         for tenant, count in rows.items():
             account = self._accounts.get(tenant)
