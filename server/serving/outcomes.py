@@ -81,9 +81,10 @@ class UnderWay(Generic[_Result]):
 
     def tell_listener(self) -> None:
         """Call the listener: for `Outcomes`."""
-        listener, self._listener = self._listener, None
+        listener, about = self._listener, self._about
+        self._listener = self._about = None  # who listens holds on to what it listens to: no circle
         if listener is not None:
-            listener(self, self._about)
+            listener(self, about)
 
     def finish(self, result: _Result) -> None:
         """It ends with a result; an ended one stays as it is."""
@@ -98,7 +99,7 @@ class UnderWay(Generic[_Result]):
     def cancel(self) -> None:
         """It ends, and no listener hears of it."""
         if self.outcome is None:
-            self._listener = None
+            self._listener = self._about = None
             self._end(asyncio.CancelledError())
 
     def _end(self, outcome: _Result | BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import math
@@ -166,6 +167,41 @@ def test_requests_that_are_alike_are_checked_once_and_each_has_its_own_row_and_d
         assert read == ["f@1", "f@1", "f@2", "f@2", "f@2"]
 
     run(scene)
+
+
+def test_requests_leave_no_circles_for_the_collector() -> None:
+    """What it would have to find stops the whole server while it looks, and holds the rows until then."""
+
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        async def asked() -> None:
+            station.ask(texts("json"))
+            station.ask(b"raw", {HEADER_LENGTH: "0"})
+            station.ask(texts("urgent", timeout=9_000_000))
+            station.ask(texts("late", ml_udf_deadline_ms=0.001))
+            station.ask(texts("gone")).leave()
+            await station.replied(4)
+            for _ in range(3):
+                await settle()
+            assert sorted(status for status, *_ in station.replies) == [200, 200, 200, 504]
+            station.replies.clear()
+
+        await asked()  # what is made once
+        gc.collect()
+        gc.disable()
+        try:
+            before = of_requests()
+            known = set(map(id, before))
+            for _ in range(5):
+                await asked()
+            assert [one for one in of_requests() if id(one) not in known] == []
+        finally:
+            gc.enable()
+
+    run(scene)
+
+
+def of_requests() -> list[object]:
+    return [one for one in gc.get_objects() if isinstance(one, WholeRequest | Call | PendingReply | Answer)]
 
 
 def test_a_request_like_others_whose_time_is_over_is_refused_alone() -> None:
