@@ -20,7 +20,7 @@ __all__ = ["described", "trials_of"]
 async def described(training: Training, job: Job, run: Run | None) -> dict[str, Any]:
     """How far a job is, and the best that it has found. run: None = what is stored with the job is shown."""
     found = await found_by(run) if run is not None else job.found or {"studies": {}}
-    trouble = training.troubles.get(job.id, "") or (run.trouble if run is not None else "")
+    trouble = training.trouble(job.id, run)
     studies = found["studies"].values()
     metric = recipe_for(job.spec.get("task", DEFAULT_TASK)).metric_of(job.spec)
     best = max(

@@ -319,6 +319,11 @@ class Run:
         used_s = sum(study.seconds_used for study in studies.values()) + sum(self._unpaid_s.values())
         return self.spec.budget_s - used_s
 
+    def stood_still(self, for_s: float) -> None:
+        """Nothing might be begun for so long; what is in trouble counts that itself."""
+        if not self.trouble:
+            self._in_trouble_s += for_s
+
     def _now_s(self) -> float:
         """The clock of budgets, which rests while records cannot be written."""
         return time.monotonic() - self._in_trouble_s

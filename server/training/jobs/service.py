@@ -60,6 +60,10 @@ _WIND_DOWN_S = 10.0  # that an order waits for a job to stop
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
 # What storage raises that may be well again soon: a full disk, a locked or restarted registry.
 _STORAGE = (OSError, SQLAlchemyError, NoSpace, Overloaded)
+_LEASE_RAN_OUT = (
+    "it waits: this server's lease on the registry could not be renewed, for the registry is locked or away; "
+    "it goes on by itself once that is over"
+)
 
 
 class Training:
@@ -128,6 +132,9 @@ class Training:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(_FOLLOW_S)
+            if not self._lease.is_held:
+                for run in self._running.values():
+                    run.stood_still(_FOLLOW_S)
             with contextlib.suppress(*_STORAGE):
                 await self.step()
 
@@ -246,6 +253,13 @@ class Training:
                         self._open_later(job, error)
         log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
         return job
+
+    def trouble(self, job: int, run: Run | None) -> str:
+        """Why a job that runs does not go on now; "" where it does. run: None where it is not at hand."""
+        told = self.troubles.get(job, "") or (run.trouble if run is not None else "")
+        if not told and job in self._running and not self._lease.is_held:
+            told = _LEASE_RAN_OUT
+        return told
 
     def runs(self, job: int) -> bool:
         """Whether it runs here, or will once its records can be written."""

@@ -83,6 +83,22 @@ async def test_a_job_that_has_ended_is_extended_by_the_one_that_does_not_train(t
 
 
 @on_a_loop
+async def test_a_job_whose_server_could_not_renew_its_lease_waits_says_why_and_goes_on(tmp_path: Path) -> None:
+    async with both(tmp_path) as (one, _, first, _):
+        job = await one.start(budget="100000 epochs")
+        await until(lambda: one.trained(job) >= 3)
+        run = one.training._running[job]
+        assert one.training.trouble(job, run) == ""
+        first.is_held = False
+        assert "could not be renewed" in one.training.trouble(job, run)
+        await run.rests()
+        rested = one.trained(job)
+        first.is_held = True
+        assert one.training.trouble(job, run) == ""
+        await until(lambda: one.trained(job) > rested)
+
+
+@on_a_loop
 async def test_who_takes_over_ends_the_job_and_who_was_paused_writes_nothing_more(tmp_path: Path) -> None:
     async with both(tmp_path) as (one, other, first, second):
         job = await one.start(budget="200 epochs")
