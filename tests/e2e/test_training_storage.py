@@ -152,7 +152,7 @@ def see_through_a_lock(home: Path, lock_s: float) -> None:
                 known = shown(server, job)
                 assert known["state"] == "running"
                 time.sleep(0.5)
-            assert known["epochs_used"] > begun["epochs_used"], "training went on for as long as the lease held"
+            assert known["epochs_used"] > begun["epochs_used"], "it went on while the lease held"
             if known["epochs_used"] < 40:
                 assert "it waits: this server's lease" in known["reason"]
             else:

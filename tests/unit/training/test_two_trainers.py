@@ -83,7 +83,7 @@ async def test_a_job_that_has_ended_is_extended_by_the_one_that_does_not_train(t
 
 
 @on_a_loop
-async def test_a_job_whose_server_could_not_renew_its_lease_waits_says_why_and_goes_on(tmp_path: Path) -> None:
+async def test_a_job_whose_server_cannot_renew_its_lease_waits_says_why_and_goes_on(tmp_path: Path) -> None:
     async with both(tmp_path) as (one, _, first, _):
         job = await one.start(budget="100000 epochs")
         await until(lambda: one.trained(job) >= 3)
