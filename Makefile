@@ -118,6 +118,9 @@ bench-variants: $(READY) ## What variants are worth: ONNX, int8, bf16 of five ar
 bench-pipelines: $(READY) ## How a pipeline's goal is split among its stages: in the simulator, and live (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.pipelines $(FLAGS)
 
+bench-prefix: $(READY) ## Functions on one backbone, with its passes shared and not (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.prefix $(FLAGS)
+
 bench-ensembles: $(READY) ## Which members answer: every selection policy under load, in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.ensembles $(FLAGS)
 

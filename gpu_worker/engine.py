@@ -57,7 +57,7 @@ from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from gpu_worker.threads import Threads
 from gpu_worker.tiers.loads import Loads, LoadTimes
-from gpu_worker.wire.protocol import Answer, AskStep, Crop, Cropped
+from gpu_worker.wire.protocol import Answer, AskStep, BatchPart, Crop, Cropped
 
 __all__ = ["Engine", "LoadReport"]
 
@@ -255,6 +255,7 @@ class Engine:
         media_roots: Sequence[str] | None = None,
         narrowed: Sequence[tuple[int, Sequence[str] | None]] = (),
         patience_s: float = 0.0,
+        parts: Sequence[BatchPart] = (),
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> Batch:
         """Sets the rows on their way through every one of `models`, decoded once for each frame.
@@ -264,8 +265,9 @@ class Engine:
         none for all at once.
         media_roots: folders below which paths must lie, beside those of the settings. narrowed: from a row
         on, others beside these; None for none. patience_s: after which nobody wants the answer any more; 0 =
-        not known. on_over: called once
-        nothing of the batch is in the worker any more, in whichever thread ended it: it only hands over.
+        not known. parts: of each model, in their order, the rows that it alone is asked of, and what; none
+        where every model is asked of every row. on_over: called once nothing of the batch is in the worker
+        any more, in whichever thread ended it: it only hands over.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
         """
@@ -280,8 +282,10 @@ class Engine:
                 if form not in resident.network.forms:
                     takes = ", ".join(sorted(resident.network.forms))
                     raise BadRequest(f"the model {resident.key!r} takes {takes}, not {form!r}")
-                _check_task(resident, task)
+                if not parts:
+                    _check_task(resident, task)
             _check_alone(residents)
+            _check_parts(residents, parts, len(rows), steps)
             plan = AskPlan(steps, len(residents)) if steps else None
             if plan is not None:
                 _check_classes(residents, task)
@@ -293,6 +297,7 @@ class Engine:
                 outputs=outputs,
                 task=task,
                 plan=plan,
+                parts=parts,
                 piece_rows=min(
                     self._piece_rows(residents, len(rows)),
                     rows_that_fit(
@@ -473,6 +478,20 @@ def _check_alone(residents: Sequence[Resident]) -> None:
     for resident in residents if len(residents) > 1 else ():
         if resident.manifest.parity is not None:
             raise BadRequest(f"the parity model {resident.key!r} is asked of groups of rows, and alone")
+
+
+def _check_parts(
+    residents: Sequence[Resident], parts: Sequence[BatchPart], rows: int, steps: Sequence[AskStep]
+) -> None:
+    """Raises `BadRequest` where the parts of a batch are not one for each model, or not its rows."""
+    if not parts:
+        return
+    if len(parts) != len(residents) or min(part.rows for part in parts) < 0 or steps:
+        raise BadRequest(f"a batch of {len(parts)} parts needs as many models, and no steps")
+    if sum(part.rows for part in parts) != rows:
+        raise BadRequest(f"the parts of the batch have {sum(part.rows for part in parts)} rows, not {rows}")
+    for resident, part in zip(residents, parts, strict=True):
+        _check_task(resident, part.task)
 
 
 def _check_classes(residents: Sequence[Resident], name: str) -> None:

@@ -237,6 +237,7 @@ class Loop:
                 media_roots=message.media_roots,
                 narrowed=message.narrowed,
                 patience_s=message.patience_s,
+                parts=message.parts,
                 on_over=self._over,
             )
         except Exception as exc:

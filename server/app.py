@@ -441,7 +441,10 @@ async def _running(
         key = labelled.key()
         contexts, ids = Contexts(key), PredictionIds(key)
         dispatcher = Dispatcher(
-            Scheduler(bulk_sharing=bulk_sharing_named(settings.bulk_sharing)),
+            Scheduler(
+                bulk_sharing=bulk_sharing_named(settings.bulk_sharing),
+                prefix_batching=settings.prefix_batching,
+            ),
             bounds,
             latencies,
             metrics,

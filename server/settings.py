@@ -253,6 +253,9 @@ class Settings:
     bulk_sharing: str = _setting(
         "backfill", "when bulk rows run beside interactive ones: backfill, or threshold (below 40 % busy)"
     )
+    prefix_batching: bool = _setting(
+        True, "rows of functions whose models are heads on one backbone share its passes"
+    )
 
     allow_import: bool = _setting(
         False,

@@ -17,7 +17,7 @@ from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
-from gpu_worker.wire.protocol import Answer
+from gpu_worker.wire.protocol import Answer, BatchPart
 
 __all__ = ["Batch"]
 
@@ -43,6 +43,7 @@ class Batch:
         outputs: Sequence[str] = (),
         task: str = "",
         plan: AskPlan | None = None,
+        parts: Sequence[BatchPart] = (),
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | MediaByRow | None = None,
@@ -56,7 +57,7 @@ class Batch:
             dict.fromkeys(frame for model in residents if (frame := model.frame) is not None)
         )
         self.serial = not all(model.network.cuttable for model in residents)
-        self.tally = Tally(residents, len(rows), outputs=outputs, task=task, plan=plan)
+        self.tally = Tally(residents, len(rows), outputs=outputs, task=task, plan=plan, parts=parts)
         self.timer = timer or WorkClock().timer()  # alone, unless it is said
         self.turn = turn
         self.media = media

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from gpu_worker.pipeline.intake import Piece
 from gpu_worker.tasks import Collecting, Collector, task_named
 from gpu_worker.tasks.boxes import in_picture
 from gpu_worker.tasks.task import Reads
-from gpu_worker.wire.protocol import MemberAnswer, RowError
+from gpu_worker.wire.protocol import BatchPart, MemberAnswer, RowError
 
 __all__ = ["Tally"]
 
@@ -44,7 +45,9 @@ class _Member:
     is_placed: bool  # whether it answers places in the picture, as its input shows it
     pass_s: Callable[[], float | None] | None  # of this thread's last pass, where the device says so itself
     reads: Reads
+    rows: range  # of the batch, that it is asked of; the collector has the first of them at 0
     shared: StandsOnBackbone | None = None  # where another member stands on the same backbone
+    kin: Sequence[range] = ()  # then: the rows of all members that do
 
 
 class _Seen:
@@ -56,13 +59,22 @@ class _Seen:
         self._known: dict[int, NDArray[np.bool_]] = {}
 
     def of(
-        self, member: StandsOnBackbone, piece: Piece, resident: Resident, good: np.ndarray, stop: IsCancelled
+        self,
+        member: StandsOnBackbone,
+        piece: Piece,
+        resident: Resident,
+        good: np.ndarray,
+        together: np.ndarray,
+        stop: IsCancelled,
     ) -> tuple[Floats, int]:
-        """The features of the rows `good`, and how many of them had to be passed for it."""
+        """The features of the rows `good`, and how many rows had to be passed for it.
+
+        together: the rows that are passed with them: these, and all that others want to know of.
+        """
         backbone = member.backbone
         key = id(backbone)  # the member keeps it alive
         known = self._known.setdefault(key, np.zeros(self._rows, np.bool_))
-        new = good[~known[good]]
+        new = together[~known[together]]
         if len(new):
             found = backbone.features(_inputs(piece, resident, new), stop)
             features = self._features.setdefault(key, np.zeros((self._rows, found.shape[1]), np.float32))
@@ -75,7 +87,8 @@ class Tally:
 
     outputs: the columns that are wanted; none for those that an answer has by default. task: what is asked of
     the models; "" for what each was made for. plan: whom rows are asked of; None: each model answers every
-    row. Rows at fault, and those that a model was not asked of, keep "" or 0.
+    row, or where there are `parts` its own, by the task and in the columns that these say. Rows at fault, and
+    those that a model was not asked of, keep "" or 0.
     """
 
     def __init__(
@@ -86,8 +99,17 @@ class Tally:
         outputs: Sequence[str] = (),
         task: str = "",
         plan: AskPlan | None = None,
+        parts: Sequence[BatchPart] = (),
     ) -> None:
-        self._members = [_member(resident, rows, outputs, task) for resident in residents]
+        if parts:
+            ranges = _ranges([part.rows for part in parts])
+            self._members = [
+                _member(resident, own, part.outputs, part.task)
+                for resident, own, part in zip(residents, ranges, parts, strict=True)
+            ]
+        else:
+            self._members = [_member(resident, range(rows), outputs, task) for resident in residents]
+        self._in_parts = bool(parts)
         _share_passes(self._members)
         self._plan = plan
         self._answered = np.zeros(rows if plan else 0, np.intp)
@@ -108,9 +130,21 @@ class Tally:
         if not len(good):
             return
         seen = _Seen(len(piece.rows))
+        if self._in_parts:
+            self._add_parts(piece, good, seen, is_cancelled)
+            return
         for number, member in enumerate(self._members, 1):
             with piece.timer.part(number):
                 good, _ = self._add_member(member, piece, good, seen, is_cancelled)
+
+    def _add_parts(self, piece: Piece, good: np.ndarray, seen: _Seen, is_cancelled: IsCancelled) -> None:
+        """Runs of the good rows those of each model through it; of one backbone all of them in one pass."""
+        for number, member in enumerate(self._members, 1):
+            mine = _within(good, piece, [member.rows])
+            if len(mine):
+                together = _within(good, piece, member.kin) if member.shared is not None else None
+                with piece.timer.part(number):
+                    self._add_member(member, piece, mine, seen, is_cancelled, together)
 
     def _follow(self, plan: AskPlan, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled) -> None:
         """Runs the good rows through one model after the other, the fullest pass first."""
@@ -136,9 +170,18 @@ class Tally:
         self._answered[piece.start : piece.start + count] = answered
 
     def _add_member(
-        self, member: _Member, piece: Piece, good: np.ndarray, seen: _Seen, is_cancelled: IsCancelled
+        self,
+        member: _Member,
+        piece: Piece,
+        good: np.ndarray,
+        seen: _Seen,
+        is_cancelled: IsCancelled,
+        together: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Floats]:
-        """Runs the rows `good` of the piece through one model: those that it could answer, and how."""
+        """Runs the rows `good` of the piece through one model: those that it could answer, and how.
+
+        together: the rows that pass its backbone with them; None for these alone.
+        """
         resident = member.resident
         began_s = time.monotonic()
         passed = len(good)
@@ -147,15 +190,16 @@ class Tally:
             began_s = time.monotonic()
             found = member.run(inputs, is_cancelled)
         else:
-            features, passed = seen.of(member.shared, piece, resident, good, is_cancelled)
+            together = good if together is None else together
+            features, passed = seen.of(member.shared, piece, resident, good, together, is_cancelled)
             found = member.shared.of_features(features, member.reads)
         took_s = member.pass_s() if member.pass_s else None
         if took_s is None:
             took_s = time.monotonic() - began_s
         with self._lock:
             self.forward_s += took_s
-        if passed == len(good):  # else it says little of what its rows take
-            resident.observe(len(good), took_s)
+        if passed >= len(good):  # else it says little of what its rows take
+            resident.observe(passed, took_s)
         if member.pass_s:
             resident.overlapped.passed(len(good), took_s)
             if piece.decoding.all_s:
@@ -163,7 +207,7 @@ class Tally:
         good, usable = self._usable(resident, piece, good, found)
         if member.is_placed and piece.shapes is not None:
             usable = _in_picture(resident, usable, piece.shapes[good])
-        member.collector.put(good + piece.start, usable)
+        member.collector.put(good + piece.start - member.rows.start, usable)
         return good, usable
 
     def _usable(
@@ -209,12 +253,12 @@ class Tally:
             self.errors.append(error)
 
 
-def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) -> _Member:
+def _member(resident: Resident, rows: range, outputs: Sequence[str], task: str) -> _Member:
     asked = task_named(task or resident.manifest.task)
     network, manifest = resident.network, resident.manifest
     width = width_of(network, asked.reads, len(manifest.classes))
     collecting = Collecting(
-        rows,
+        len(rows),
         manifest.classes,
         width,
         outputs or asked.default_outputs,
@@ -224,7 +268,7 @@ def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) ->
     is_placed = asked.reads == "boxes" and resident.frame is not None
     pass_s = network.pass_s if isinstance(network, TimesPasses) else None
     run, collector = reading(network, asked.reads), asked.collector(collecting)
-    return _Member(resident, run, collector, is_placed, pass_s, asked.reads)
+    return _Member(resident, run, collector, is_placed, pass_s, asked.reads, rows)
 
 
 def _share_passes(members: Sequence[_Member]) -> None:
@@ -235,8 +279,24 @@ def _share_passes(members: Sequence[_Member]) -> None:
         if isinstance(network := member.resident.network, StandsOnBackbone)
     ]
     for member, network in heads:
-        if sum(other.backbone is network.backbone for _, other in heads) > 1:
-            member.shared = network
+        kin = [other.rows for other, its in heads if its.backbone is network.backbone]
+        if len(kin) > 1:
+            member.shared, member.kin = network, kin
+
+
+def _ranges(sizes: Sequence[int]) -> list[range]:
+    """So many rows each, one after the other."""
+    ends = list(itertools.accumulate(sizes))
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _within(good: np.ndarray, piece: Piece, ranges: Sequence[range]) -> np.ndarray:
+    """Of the rows `good` of a piece, those that lie in one of these ranges of the batch."""
+    at = good + piece.start
+    wanted = np.zeros(len(good), np.bool_)
+    for each in ranges:
+        wanted |= (at >= each.start) & (at < each.stop)
+    return good[wanted]
 
 
 def _in_picture(resident: Resident, boxes: Floats, pictures: NDArray[np.int64]) -> Floats:

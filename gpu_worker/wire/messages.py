@@ -14,6 +14,7 @@ from gpu_worker.wire.columns import Column
 __all__ = [
     "Answer",
     "AskStep",
+    "BatchPart",
     "Cancel",
     "CheckpointStored",
     "Column",
@@ -108,6 +109,18 @@ class AskStep:
 
 
 @dataclass(slots=True)
+class BatchPart:
+    """Of a batch of several parts: so many rows, of which one model is asked alone.
+
+    task, outputs: as in `Infer`.
+    """
+
+    rows: int
+    outputs: list[str] = field(default_factory=list)
+    task: str = ""
+
+
+@dataclass(slots=True)
 class WantPiece(Message):
     """Asked by a worker that does not see the server's files, under an id of its own, below 0.
 
@@ -147,6 +160,9 @@ class Infer(Message):
     `steps`: by which rows are asked of one model after the other; none = every row is asked of every model.
     patience_s: after which nobody wants the answer any more; 0 = not known.
     narrowed: from a row on, the folders below which paths must lie beside `media_roots`; None for none.
+    parts: of each model, in their order, the rows that it alone is asked of, one part after the other; its
+    `MemberAnswer` has these alone. None = every model is asked of every row. With parts there are no `steps`,
+    and `task` and `outputs` are theirs.
     """
 
     kind: ClassVar[str] = "infer"
@@ -159,6 +175,7 @@ class Infer(Message):
     steps: list[AskStep] = field(default_factory=list)
     patience_s: float = 0.0
     narrowed: Sequence[tuple[int, Sequence[str] | None]] = field(default_factory=list)
+    parts: list[BatchPart] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -46,6 +46,7 @@ from typing import Any
 from gpu_worker.wire.messages import (
     Answer,
     AskStep,
+    BatchPart,
     Cancel,
     CheckpointStored,
     Column,
@@ -85,6 +86,7 @@ from gpu_worker.wire.messages import (
 __all__ = [
     "Answer",
     "AskStep",
+    "BatchPart",
     "Cancel",
     "CheckpointStored",
     "Column",
@@ -172,6 +174,7 @@ def encode_parts(message: Message) -> list[bytes | bytearray]:
     elif (name := _COLUMN.get(type(message), "")) != "":
         if isinstance(message, Infer):
             head["steps"] = [asdict(step) for step in message.steps]
+            head["parts"] = [asdict(part) for part in message.parts]
         rows = head[name]
         head[name] = len(rows)
         blobs += [struct.pack(f"<{len(rows)}I", *map(len, rows)), *rows]
@@ -218,6 +221,7 @@ def decode(frame: bytes | bytearray) -> Message:
             head[column] = _rows(frame, at, head[column])
             if cls is Infer:
                 head["steps"] = [AskStep(**step) for step in head.get("steps", ())]
+                head["parts"] = [BatchPart(**part) for part in head.get("parts", ())]
         elif cls is Answer:
             head["members"] = list(_members(frame, at, head["members"]))
             head["errors"] = [RowError(**error) for error in head["errors"]]

@@ -77,6 +77,7 @@ class FunctionStats:
     resent_rows: int = 0  # sent to another worker too, as their batch was late
     parity_rows: int = 0  # groups that a parity model was asked of
     rebuilt_rows: int = 0  # answered by what it said of their groups
+    riding_rows: int = 0  # that were in a batch of another function
     degraded_rows: int = 0  # asked while no model kept all that was wished
     resident_rows: int = 0  # rows whose models were resident when they came, answered or not
     absent_rows: int = 0  # the others

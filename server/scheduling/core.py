@@ -37,6 +37,7 @@ from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowClass, RowRun, Wait
 from server.scheduling.pool import Offer
 from server.scheduling.pooled_lane import PooledLane
+from server.scheduling.prefixes import Riders, filler_riders, interactive_riders, kin_of
 from server.scheduling.queues import Queues
 from server.scheduling.roster import Roster
 from server.scheduling.routing import Backlog, runner_for
@@ -91,6 +92,7 @@ __all__ = [
 
 _NOBODY_HEAVY = Asked()
 _SHARES_HOLD_S = 0.005  # as long as the shares of workers hold
+_APART_S = 30.0  # after a batch of several functions that failed: it may be one of them
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ class _Cut:
     cascade: Cascade | None = None  # says of its rows whom they are asked of next
     runs: Sequence[RowRun] = ()  # of a cascade, in the batch's order
     gone: set[int] = field(default_factory=set)  # requests that left while they were on their way
+    riders: Sequence[Lane] = ()  # whose rows are in it too
 
 
 class Scheduler:
@@ -125,6 +128,7 @@ class Scheduler:
 
     `lead_s`: how long before a worker is free a batch that is not full may be sent to it, so that its rows
     are decoded under the forward pass of the one before. A full batch is sent as soon as there is room.
+    `prefix_batching`: whether rows of functions that go through one network first share its passes.
     """
 
     def __init__(
@@ -135,11 +139,13 @@ class Scheduler:
         bulk_sharing: BulkSharing = BULK_SHARING["backfill"],
         lead_s: float = 0.002,
         first_batch_id: int = 1,
+        prefix_batching: bool = True,
     ) -> None:
         self._arbitrate = arbitration
         self._filling = filling
         self._bulk_sharing = bulk_sharing
         self._lead_s = lead_s
+        self._prefix_batching = prefix_batching
         self._next_batch_id = first_batch_id
         self._epoch = 0  # counts changes of the workers
         self._queues = Queues()
@@ -285,6 +291,9 @@ class Scheduler:
                 self._queues.settle(cut.pooled, cut.pooled.drop(now_s, batch_id))
             else:
                 cut.pooled.finished(now_s, batch_id, sure, service_s)
+        if failed and cut.riders:
+            for each in (cut.lane, *cut.riders):
+                each.rides_from_s = now_s + _APART_S
         if cut.cascade is not None and not failed and not cancelled:
             self._go_on(now_s, cut, cut.cascade, sure)
         if failed or (cancelled and service_s <= sent.predicted_s):
@@ -292,6 +301,8 @@ class Scheduler:
             return
         lane = cut.lane
         lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked, worker.name)
+        for rider in cut.riders:  # so many rows would have taken it as long
+            rider.teach(sent.rows, rider.names, service_s, worker.view.device, None, worker.name)
         pooled = lane.pooled if isinstance(lane, LaneOfPlan) else lane
         if isinstance(pooled, PooledLane) and worked is not None:
             pooled.learn_shared(sent.rows, sent.members, worked)
@@ -577,13 +588,23 @@ class Scheduler:
             return None
         spare_s = math.inf if starving else survey.spare_until_s - now_s
         longest = self._filling.longest if light_s == math.inf else LONGEST
-        rows = filler_batch_rows(longest, lane, worker, limits.alone_s, spare_s)
+        kin = [each for each in self._kin(now_s, lane, worker) if each.filler_rows]
+        more = sum(each.filler_rows for each in kin)
+        rows = filler_batch_rows(longest, lane, worker, limits.alone_s, spare_s, more)
         if light_s < math.inf:
             rows = rows_for_head(now_s, lane, worker, rows)
         takes_s = lane.takes_s(rows, worker)
         if takes_s > spare_s:
             return None
-        return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows, takes_s / rows), 0, ())
+        row_s, own = takes_s / rows, min(rows, lane.filler_rows)
+        riders = filler_riders(now_s, kin, rows - own, row_s)
+        return self._send(now_s, lane, worker, lane.take_fillers(now_s, own, row_s), 0, (), riders)
+
+    def _kin(self, now_s: float, lane: Lane, runner: Runner) -> list[Lane]:
+        """The lanes whose rows may be in a batch of that one."""
+        if not self._prefix_batching or not lane.spec.prefix or not isinstance(runner, WorkerState):
+            return []
+        return kin_of(now_s, lane, runner, self._queues.lanes)
 
     def _asked(self, now_s: float, runner: Runner, row_class: RowClass) -> Asked:
         turns = self._queues.turns[row_class]
@@ -653,8 +674,14 @@ class Scheduler:
             joined = self._joined(now_s, lane, worker, runs)
             rows += sum(run.rows for run in joined)
             runs += joined
+        riders: Riders = []
+        if isinstance(worker, WorkerState) and (kin := self._kin(now_s, lane, worker)):
+            light_s = self._asked(now_s, worker, "interactive").light_s
+            most_s = light_s if lane.is_crowded(now_s, worker) else math.inf
+            riders = interactive_riders(now_s, lane, worker, runs, kin, self._queues.lanes, most_s)
         lane.holds_bulk = lane.holds_bulk or not self._bulk_sharing.joins
-        if lane.filler_rows and not any(other.interactive.rows for other in self._queues.lanes):
+        is_last = not riders and not any(other.interactive.rows for other in self._queues.lanes)
+        if lane.filler_rows and is_last:
             start_s = worker.free_at_s(now_s)
             limits = self._filler_limits(now_s, worker)
             oldest_s = min(run.arrived_s for run in runs)
@@ -667,7 +694,7 @@ class Scheduler:
             if fill:
                 row_s = lane.takes_s(rows + fill, worker, decision.members) / (rows + fill)
                 runs += lane.take_fillers(now_s, fill, row_s)
-        return self._send(now_s, lane, worker, runs, rows, decision.members)
+        return self._send(now_s, lane, worker, runs, rows, decision.members, riders)
 
     def _joined(self, now_s: float, lane: Lane, worker: Runner, runs: Sequence[RowRun]) -> list[RowRun]:
         """Interactive rows of other tenants that leave with a batch of one."""
@@ -693,16 +720,23 @@ class Scheduler:
         runs: list[RowRun],
         cut: int,
         members: tuple[str, ...],
+        riders: Riders = (),
     ) -> RunBatch:
-        """Send `runs`, of which the first `cut` rows are what the policy decided and the rest fillers."""
+        """Send `runs`, of which the first `cut` rows are what the policy decided and the rest fillers.
+
+        riders: rows of other lanes that are in the same batch, on a worker that holds them all.
+        """
         self._epoch += 1
-        rows = sum(run.rows for run in runs)
+        own_rows = sum(run.rows for run in runs)
         slices = _slices(runs)
         members = members or lane.names
-        dues = tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive")
+        aboard = [*runs, *(run for _, more in riders for run in more)]
+        rows = sum(run.rows for run in aboard)
+        dues = tuple((run.due_s, run.rows) for run in aboard if run.row_class == "interactive")
         parts = worker.running(members)
         each_s = [lane.takes_s(rows, each, part) for each, part in parts]
         whole = _Cut(lane, members, len(parts), max(each_s, default=0.0))
+        whole.riders = [rider for rider, _ in riders]
         choices: tuple[str, ...] = ()
         if isinstance(lane, CascadeLane):
             whole.cascade, whole.runs, choices = lane.pooled.cascade, runs, lane.pooled.names
@@ -726,13 +760,26 @@ class Scheduler:
             each.used.add(now_s, predicted_s)
             self._in_flight[batch_id] = (each, whole)
             batches.append(
-                RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices, plan=plan)
+                RunBatch(batch_id, lane.key[0], each.name, part, slices, own_rows, choices=choices, plan=plan)
             )
-        lane.sent(now_s, cut, worker, members)
-        self._charge(((run, run.rows) for run in runs), sum(each_s))
+        lane.sent(now_s, cut + _interactive(riders), worker, members)
+        self._charge(((run, run.rows) for run in aboard), sum(each_s))
         self._queues.settle(lane, runs)
         first, *others = batches
+        if riders:
+            return replace(first, riders=self._ride(now_s, first.worker, riders))
         return replace(first, beside=tuple(others)) if others else first
+
+    def _ride(self, now_s: float, worker: str, riders: Riders) -> tuple[RunBatch, ...]:
+        """The parts of a batch that are other lanes' rows; what becomes of it is said of its first part."""
+        found: list[RunBatch] = []
+        for lane, runs in riders:
+            rows = sum(run.rows for run in runs)
+            found.append(RunBatch(self._next_batch_id, lane.key[0], worker, lane.names, _slices(runs), rows))
+            self._next_batch_id += 1
+            lane.served_s = now_s
+            self._queues.settle(lane, runs)
+        return tuple(found)
 
     def _charge(self, parts: Iterator[tuple[RowRun, int]], seconds: float) -> None:
         """Charge a batch to the tenants whose rows it holds: of each run so many."""
@@ -867,6 +914,10 @@ class Scheduler:
         if full or worker.is_idle:
             return now_s
         return worker.free_at_s(now_s) - lead_s
+
+
+def _interactive(riders: Riders) -> int:
+    return sum(run.rows for _, runs in riders for run in runs if run.row_class == "interactive")
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

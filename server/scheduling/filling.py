@@ -83,13 +83,17 @@ def _tightest(limits: Iterable[FillerLimits]) -> FillerLimits:
     )
 
 
-def filler_batch_rows(longest: float, lane: Lane, worker: Runner, room_s: float, spare_s: float) -> int:
+def filler_batch_rows(
+    longest: float, lane: Lane, worker: Runner, room_s: float, spare_s: float, more: int = 0
+) -> int:
     """Rows of a batch of fillers alone, never fewer than one, within the room there is and `spare_s`.
+
+    more: fillers of other lanes that may be in it.
 
     A batch of one row takes its time too. Where the room is less than that, nobody is spared by running them
     one by one, and rows that have missed their goal would only become more: so it is `longest` times that.
     """
-    most = min(lane.filler_rows, lane.spec.max_batch)
+    most = min(lane.filler_rows + more, lane.spec.max_batch)
     least_s = longest * lane.takes_s(1, worker)
     limit_s = min(max(room_s, least_s), spare_s)
     return max(1, rows_within(lambda rows: lane.takes_s(rows, worker), most, limit_s))

@@ -84,6 +84,7 @@ class Lane:
         self.bulk_rhythm = Rhythm()
         self.holds_bulk = False  # until the core looks again: bulk rows may not run where it looked
         self.pace = Pace()  # of the same, where pools have to know what others need
+        self.rides_from_s = -math.inf  # when its rows may share a batch with other functions' again
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
         self.reconfigure(spec, policy)
@@ -204,6 +205,14 @@ class Lane:
         self._waiting = None
         return self.interactive.take(rows, skip, self.decided_of)
 
+    def take_along(self, rows: int, row_s: float) -> list[RowRun]:
+        """Take up to `rows` interactive rows that leave in a batch of another lane; tenants take turns.
+
+        row_s: as in `take_fillers`.
+        """
+        self._waiting = None
+        return self.interactive.take_in_turn(rows, row_s)
+
     def take_fillers(self, now_s: float, rows: int, row_s: float = 0.0) -> list[RowRun]:
         """Take up to `rows` fillers; where both wait, half of them late interactive rows and half bulk.
 
@@ -314,6 +323,10 @@ class Lane:
         return sum(
             math.inf if member.swap_s is None else member.swap_s(device) for member in self._missing(worker)
         )
+
+    def shares_pass(self, now_s: float) -> bool:
+        """Whether rows of other functions may be in a batch with its own."""
+        return self.spec.prefix != "" and now_s >= self.rides_from_s and type(self) is Lane
 
     def decide(
         self,

@@ -97,6 +97,9 @@ class FunctionSpec:
     max_queued_rows: int = 100_000
     max_queued_bytes: int = 1 << 30
     pooled: bool = False  # its rows need not go to all members (`Scheduler.follow`)
+    # The network that its rows go through first, where those of other functions may go with them
+    # (prefixes.py); "" for none. What its one member takes is then about that, whosever rows are in a batch.
+    prefix: str = ""
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)  # of its members
 
     def __post_init__(self) -> None:
@@ -174,7 +177,7 @@ class RunBatch:
     """Send these rows, in this order, to the worker as one batch; report back with `finished`.
 
     Where the members live on different workers, each gets a batch of the same rows, which is reported by
-    itself; a row is answered when all of them have come.
+    itself; a row is answered when all of them have come. With `riders` it is one message of several parts.
     """
 
     batch_id: int
@@ -186,6 +189,7 @@ class RunBatch:
     beside: tuple[RunBatch, ...] = ()  # the same rows on other workers, for their members; to be sent too
     choices: tuple[str, ...] = ()  # of a row that need not go to all: whom else it may be asked of yet
     plan: PlanOnWorker | None = None  # by which the worker asks one member after the other; None: all
+    riders: tuple[RunBatch, ...] = ()  # rows of other functions in the same pass; they are reported with it
 
 
 @record

@@ -6,7 +6,7 @@ Pure. Knows the worker's form of an answer and the server's; the rule itself is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
@@ -22,6 +22,7 @@ __all__ = [
     "answers_of",
     "check_members",
     "device_seconds",
+    "each_part",
     "expected_accuracies",
     "part_of",
 ]
@@ -85,6 +86,30 @@ def device_seconds(reply: Reply, latency_of: Callable[[ModelVersion], Latency]) 
         together_s = sum(each_s.get(name, math.nan) for name in members.split(","))
         taken_s[first:end] = [together_s] * (end - first)
     return taken_s
+
+
+def each_part(answer: Answer, sizes: Sequence[int]) -> list[Answer]:
+    """What a worker answered to a batch of several parts, of so many rows each: as if each had come alone.
+
+    What the batch took is said of the first, by which it is reported; decoding and passes by their rows.
+    Raises `ServiceError` where it has not answered every part.
+    """
+    said = [[column.rows for column in member.columns] for member in answer.members]
+    if len(said) != len(sizes) or any({*rows} != {size} for rows, size in zip(said, sizes, strict=True)):
+        raise ServiceError(f"a worker answered a batch of parts of {list(sizes)} rows with {said}")
+    found: list[Answer] = []
+    first, total = 0, max(1, sum(sizes))
+    for member, size in zip(answer.members, sizes, strict=True):
+        errors = [
+            RowError(error.index - first, error.code, error.message)
+            for error in answer.errors
+            if first <= error.index < first + size
+        ]
+        part = size / total
+        found.append(Answer(0, [member], errors, part * answer.decode_s, part * answer.forward_s))
+        first += size
+    found[0].work_s, found[0].stay_s = answer.work_s, answer.stay_s
+    return found
 
 
 def part_of(answer: Answer, first: int, rows: int) -> Answer:

@@ -498,6 +498,9 @@ class Dispatcher:
                 return
 
     def _send(self, now_s: float, batch: RunBatch) -> None:
+        if batch.riders:
+            self._send_parts(now_s, batch)
+            return
         function = self._functions[batch.function]
         slices = self._like.own_slices(batch.slices)
         each = [
@@ -512,6 +515,17 @@ class Dispatcher:
             steps = self._selecting.steps(function, one.plan)
             sent = self._in_flight.send(now_s, one, worker, function, self._pending, together, steps)
             self._late_rows.sent(sent)
+
+    def _send_parts(self, now_s: float, batch: RunBatch) -> None:
+        """Send rows of several functions that go through one network first."""
+        parts: list[tuple[RunBatch, Function]] = []
+        for one in (batch, *batch.riders):
+            slices = self._like.own_slices(one.slices)
+            parts.append((replace(one, slices=slices), self._functions[one.function]))
+            self.residency.touch(one.members, one.rows, one.worker)
+        for one, function in parts[1:]:
+            self._metrics.of(function).riding_rows += one.rows
+        self._in_flight.send_parts(now_s, parts, self._workers[batch.worker], self._pending)
 
     def _returned(self, sent: BatchInFlight, reply: Message) -> None:
         """A batch came back, one way or another."""
@@ -531,9 +545,10 @@ class Dispatcher:
             except Exception as exc:
                 fault, failed = exc, True
         try:
-            self._core.finished(
-                now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked, sure=sure
-            )
+            if not sent.is_rider:
+                self._core.finished(
+                    now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked, sure=sure
+                )
         except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel
             self._loop.call_exception_handler({"message": "a batch taught nothing", "exception": exc})
         self._wake()
@@ -558,6 +573,9 @@ class Dispatcher:
             self.residency.short_of_memory(sent.worker, batch.members)
         again = {"worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"}
         if reply.code in again or _is_of_proxy(sent):  # whose faults are its own: others answer its rows
+            self._run_again(now_s, sent, reply)
+            return
+        if sent.beside:  # who is at fault shows when each is asked alone, as they are from now on
             self._run_again(now_s, sent, reply)
             return
         log.error(

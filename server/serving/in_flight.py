@@ -9,9 +9,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_worker.wire.protocol import AskStep, Infer, Message
+from gpu_worker.wire.protocol import Answer, AskStep, BatchPart, Failed, Infer, Message
 from server.catalog.functions import Function
+from server.errors import ServiceError
 from server.scheduling.core import RunBatch
+from server.serving.answers import each_part
 from server.serving.calls import PendingReply
 from server.workers.pool import Worker
 
@@ -20,7 +22,10 @@ __all__ = ["BatchInFlight", "InFlight"]
 
 @dataclass(slots=True, eq=False)
 class BatchInFlight:
-    """A batch on a worker."""
+    """A batch on a worker. beside: all parts, where it is one of a batch of several functions.
+
+    is_rider: of such parts, one that is not the first: the scheduler hears of that alone.
+    """
 
     batch: RunBatch
     worker: Worker
@@ -28,6 +33,19 @@ class BatchInFlight:
     sent_s: float
     apart: frozenset[int] = frozenset()  # requests whose rows wait for other members too
     message_id: int = 0
+    is_rider: bool = False
+    beside: Sequence[BatchInFlight] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What leaves in a batch. narrowed: as in `Infer`. ends_s: when nobody waits for it any more."""
+
+    rows: list[bytes]
+    form: str
+    outputs: list[str]
+    narrowed: list[tuple[int, Sequence[str] | None]]
+    ends_s: float
 
 
 class InFlight:
@@ -52,6 +70,67 @@ class InFlight:
         together: all members to which its rows are sent now, where others than the batch's are among them.
         steps: by which the worker asks them; whoever is not asked by these is not waited for.
         """
+        sent, rows = self._begun(now_s, batch, worker, function, calls, together, steps)
+        models, asked_task = list(batch.members), function.asked_task
+        roots, patience_s = _roots(function), _patience_s(now_s, rows.ends_s)
+        message = Infer(
+            *(0, models, rows.form, rows.rows, rows.outputs, roots, asked_task, list(steps)),
+            *(patience_s, rows.narrowed),
+        )
+        sent.message_id = worker.send(message, lambda reply: self._take([sent], reply, calls))
+        return sent
+
+    def send_parts(
+        self,
+        now_s: float,
+        parts: Sequence[tuple[RunBatch, Function]],
+        worker: Worker,
+        calls: Mapping[int, PendingReply],
+    ) -> list[BatchInFlight]:
+        """Send batches of one model each, of the same form and folders, as the parts of one batch.
+
+        Each is returned by itself, with its own part of the reply.
+        """
+        begun = [self._begun(now_s, batch, worker, function, calls) for batch, function in parts]
+        sents = [sent for sent, _ in begun]
+        rows: list[bytes] = []
+        narrowed: list[tuple[int, Sequence[str] | None]] = []
+        for _, part in begun:
+            if not part.narrowed or part.narrowed[0][0]:  # else what the part before says would hold on
+                narrowed.append((len(rows), None))
+            narrowed += [(len(rows) + row, roots) for row, roots in part.narrowed]
+            rows += part.rows
+        if all(roots is None for _, roots in narrowed):
+            narrowed = []
+        message = Infer(
+            0,
+            [batch.members[0] for batch, _ in parts],
+            begun[0][1].form,
+            rows,
+            media_roots=_roots(parts[0][1]),
+            patience_s=_patience_s(now_s, max(part.ends_s for _, part in begun)),
+            narrowed=narrowed,
+            parts=[
+                BatchPart(len(part.rows), part.outputs, function.asked_task)
+                for (_, part), (_, function) in zip(begun, parts, strict=True)
+            ],
+        )
+        message_id = worker.send(message, lambda reply: self._take(sents, reply, calls))
+        for place, sent in enumerate(sents):
+            sent.message_id, sent.is_rider, sent.beside = message_id, place > 0, sents
+        return sents
+
+    def _begun(
+        self,
+        now_s: float,
+        batch: RunBatch,
+        worker: Worker,
+        function: Function,
+        calls: Mapping[int, PendingReply],
+        together: tuple[str, ...] | None = None,
+        steps: Sequence[AskStep] = (),
+    ) -> tuple[BatchInFlight, _Rows]:
+        """Notes that a batch leaves, and what is in it."""
         rows: list[bytes] = []
         members = batch.members if together is None else together
         apart: list[int] = []
@@ -78,20 +157,16 @@ class InFlight:
             wanted.add("scores")
         sent = BatchInFlight(batch, worker, function, now_s, frozenset(apart))
         self._batches[batch.batch_id] = sent
-        roots = None if function.media_roots is None else list(function.media_roots)
         together_with = max(len(members), 2) if apart else len(members)  # an average needs what one does not
         outputs = function.outputs_of(wanted, together_with)
-        models, asked_task = list(batch.members), function.asked_task
-        patience_s = max(0.001, ends_s - now_s) if ends_s < math.inf else 0.0
-        message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps), patience_s, narrowed)
-        sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
-        return sent
+        return sent, _Rows(rows, form, outputs, narrowed, ends_s)
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:
         """Tell the workers of those batches of which no request is `wanted` any more."""
         for batch_id in batch_ids:
             sent = self._batches[batch_id]
-            if not any(part.request_id in wanted for part in sent.batch.slices):
+            aboard = [part for each in sent.beside or (sent,) for part in each.batch.slices]
+            if not any(part.request_id in wanted for part in aboard):
                 sent.worker.cancel(sent.message_id)
 
     def on(self, worker: Worker) -> list[str]:
@@ -99,10 +174,30 @@ class InFlight:
         in_flight = [sent for sent in self._batches.values() if sent.worker is worker]
         return [f"{sent.batch.rows} rows of {sent.function.name}" for sent in in_flight]
 
-    def _take(self, sent: BatchInFlight, reply: Message, calls: Mapping[int, PendingReply]) -> None:
-        del self._batches[sent.batch.batch_id]
-        for part in sent.batch.slices:
-            pending = calls.get(part.request_id)
-            if pending is not None:
-                pending.batches.discard(sent.batch.batch_id)
-        self._returned(sent, reply)
+    def _take(
+        self, sents: Sequence[BatchInFlight], reply: Message, calls: Mapping[int, PendingReply]
+    ) -> None:
+        for sent in sents:
+            del self._batches[sent.batch.batch_id]
+            for part in sent.batch.slices:
+                pending = calls.get(part.request_id)
+                if pending is not None:
+                    pending.batches.discard(sent.batch.batch_id)
+        if len(sents) == 1 or not isinstance(reply, Answer):
+            for sent in sents:
+                self._returned(sent, reply)
+            return
+        try:
+            replies: Sequence[Message] = each_part(reply, [sent.batch.rows for sent in sents])
+        except ServiceError as error:
+            replies = [Failed(reply.id, "internal", str(error), reply.work_s, reply.stay_s)] * len(sents)
+        for sent, part_reply in zip(sents, replies, strict=True):
+            self._returned(sent, part_reply)
+
+
+def _roots(function: Function) -> list[str] | None:
+    return None if function.media_roots is None else list(function.media_roots)
+
+
+def _patience_s(now_s: float, ends_s: float) -> float:
+    return max(0.001, ends_s - now_s) if ends_s < math.inf else 0.0

@@ -64,7 +64,19 @@ def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf, swap
         max_queued_rows=bounds.rows,
         max_queued_bytes=bounds.nbytes,
         pooled=function.follows_plans,
+        prefix=_prefix_of(function),
     )
+
+
+def _prefix_of(function: Function) -> str:
+    """The network that its rows go through before the head that answers them; "" where there is none.
+
+    Rows whose files may lie elsewhere are another's: a batch says for all of its rows which may be read.
+    """
+    if len(function.asked) != 1 or function.follows_plans or function.late_rows is not None:
+        return ""
+    below = function.asked[0].backbone
+    return "" if below is None else f"{below.key} {below.sha256} {function.media_roots}"
 
 
 def submission_of(

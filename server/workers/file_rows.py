@@ -16,7 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 from gpu_worker.pipeline.media import MediaRoots, read_rows
-from gpu_worker.wire.protocol import Answer, Crop, Cropped, Failed, Infer, MemberAnswer, Message, RowError
+from gpu_worker.wire.protocol import (
+    Answer,
+    BatchPart,
+    Crop,
+    Cropped,
+    Failed,
+    Infer,
+    MemberAnswer,
+    Message,
+    RowError,
+)
 from server.supervision import Tasks
 from server.workers.channel import Channel
 from server.workers.pool import OnReply
@@ -136,7 +146,19 @@ def _part(message: Infer | Crop, first: int, rows: list[bytes]) -> Infer | Crop:
     part = replace(message, rows=rows, form="image", media_roots=None, narrowed=[])
     if isinstance(part, Crop):
         part.boxes = part.boxes[first : first + len(rows)]
+    else:
+        part.parts = _parts_within(part.parts, first, len(rows))
     return part
+
+
+def _parts_within(parts: Sequence[BatchPart], first: int, rows: int) -> list[BatchPart]:
+    """Of each part the rows that are among [first, first + rows) of the batch; of some none."""
+    found, at = [], 0
+    for part in parts:
+        left = max(0, min(at + part.rows, first + rows) - max(at, first))
+        found.append(replace(part, rows=left))
+        at += part.rows
+    return found
 
 
 def _joined(

@@ -123,6 +123,7 @@ class FunctionLoad:
     followed: Following | None = None
     tenants: tuple[TenantLoad, ...] = ()
     row_bytes: int = 0  # on a network
+    prefix: str = ""  # what its one member shares with other functions' (`latency_s` of it), as in the core
 
     @property
     def group(self) -> GroupKeys:
@@ -205,6 +206,7 @@ class Workload:
     tells_tenants: bool = True  # whether the scheduler knows whose rows are whose
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
     nodes: tuple[SimulatedNode, ...] = ()
+    prefix_batching: bool = True
 
     def load_s(self, model: MemberLoad, device: SimulatedDevice) -> float:
         """What it takes to load the model there."""
@@ -371,7 +373,9 @@ class _Simulation:
             if function.followed is not None
         }
         self._scheduler = Scheduler(
-            arbitration=load.arbitration, bulk_sharing=bulk_sharing_named(load.bulk_sharing)
+            arbitration=load.arbitration,
+            bulk_sharing=bulk_sharing_named(load.bulk_sharing),
+            prefix_batching=load.prefix_batching,
         )
         self._result = SimulationResult({name: FunctionResult() for name in self._functions})
         self._arrived_s: dict[int, float] = {}  # interactive request → arrival
@@ -619,9 +623,12 @@ class _Simulation:
 
     def _start(self, now_s: float, batch: RunBatch, whole: _RowsUnderWay) -> None:
         function = self._functions[batch.function]
-        shared_s = function.latency_s(batch.rows)
+        shared_s = function.latency_s(batch.rows + sum(rider.rows for rider in batch.riders))
         members = self._members[batch.function]
         passes_s = [members[name].latency_s(batch.rows) for name in batch.members]
+        for rider in batch.riders:
+            (name,) = rider.members
+            passes_s.append(self._members[rider.function][name].latency_s(rider.rows))
         pace = math.exp(self._random.gauss(0.0, self._load.jitter)) if self._load.jitter else 1.0
         pace *= self._paces.get(batch.worker, 1.0)
         took_s = (shared_s + sum(passes_s)) * pace
@@ -656,9 +663,9 @@ class _Simulation:
         whole.batches -= 1
         if whole.batches or batch.choices:
             return  # its rows wait for other members, or for what is decided of them
-        function = self._functions[batch.function]
-        for part in batch.slices:
-            self._answer(now_s, function, part, batch.members)
+        for one in (batch, *batch.riders):
+            for part in one.slices:
+                self._answer(now_s, self._functions[one.function], part, one.members)
 
     def _answer(self, now_s: float, function: FunctionLoad, part: Slice, members: Sequence[str]) -> None:
         result = self._result.functions[function.name]
@@ -748,6 +755,7 @@ def _spec(
         policy=function.policy,
         policy_options=function.policy_options,
         pooled=function.followed is not None,
+        prefix=function.prefix,
     )
 
 

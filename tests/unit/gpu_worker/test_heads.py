@@ -33,6 +33,7 @@ from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
 from gpu_worker.train.learner import Objective
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.linear_heads import head_made
+from gpu_worker.wire.protocol import BatchPart
 from tests.models import write_manifest
 from tests.task_models import eyes_model, words_model
 
@@ -250,6 +251,19 @@ def test_heads_share_one_backbone_and_its_pass(
     for place, name in enumerate(("a", "b")):
         one = engine.infer([name], "path", rows)
         assert one.members[0].columns == both.members[place].columns
+    passes.clear()
+    parts = [BatchPart(4, ["scores"]), BatchPart(7, ["value"])]
+    apart = engine.answer(engine.begin(["a", "b"], "path", rows, parts=parts))
+    assert sum(passes) == 10, "nor where each is asked of its own rows"
+    assert [[column.rows for column in each.columns] for each in apart.members] == [[4], [7]]
+    assert [error.index for error in apart.errors] == [10]
+    one = engine.infer(["a"], "path", rows[:4], outputs=["scores"])
+    assert apart.members[0].columns == one.members[0].columns
+    one = engine.infer(["b"], "path", rows[4:], outputs=["value"])
+    assert apart.members[1].columns == one.members[0].columns
+    for bad in ([BatchPart(11)], [BatchPart(4), BatchPart(4)], [BatchPart(-1), BatchPart(12)]):
+        with pytest.raises(BadRequest, match="parts"):
+            engine.begin(["a", "b"], "path", rows, parts=bad)
     engine.unload("a")
     assert engine.infer(["b"], "path", rows[:1]).errors == []
     engine.unload("b")

@@ -82,7 +82,12 @@ class FakeWorker:
         """Answer the oldest batch: `label` of each row, confidence 1."""
         message, on_reply = self.batches.pop(0)
         labels = ["" if i in errors else label(row) for i, row in enumerate(message.rows)]
-        members = [classified(model, labels, [1.0] * len(labels)) for model in message.models]
+        sizes = [part.rows for part in message.parts] or [len(labels)] * len(message.models)
+        firsts = [sum(sizes[:place]) if message.parts else 0 for place in range(len(sizes))]
+        members = [
+            classified(model, labels[first : first + size], [1.0] * size)
+            for model, first, size in zip(message.models, firsts, sizes, strict=True)
+        ]
         faults = [RowError(i, "input_invalid", "bad row") for i in errors]
         on_reply(Answer(message.id, members, faults, 0.001, 0.002))
 

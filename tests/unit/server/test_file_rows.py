@@ -12,6 +12,7 @@ import pytest
 
 from gpu_worker.wire.protocol import (
     Answer,
+    BatchPart,
     Cancel,
     Crop,
     Cropped,
@@ -121,6 +122,27 @@ def test_a_batch_goes_as_what_its_files_hold(album: Path) -> None:
     assert isinstance(reply, Answer)
     assert labels_of(reply.members[0]) == ["file 3", "file 1"]
     assert reply.errors == []
+
+
+def test_parts_of_several_models_stay_theirs_however_their_files_are_cut(album: Path) -> None:
+    rows = paths(album, "0.txt", "1.txt", "2.txt", "3.txt", "4.txt")
+    message = Infer(0, ["a", "b", "c"], "path", rows, parts=[BatchPart(1), BatchPart(3), BatchPart(1)])
+
+    def each(sent: Message) -> Answer:
+        assert isinstance(sent, Infer)
+        left = [row.decode() for row in sent.rows]
+        members = []
+        for model, part in zip(sent.models, sent.parts, strict=True):
+            own, left = left[: part.rows], left[part.rows :]
+            members.append(classified(model, own, [1.0] * len(own)))
+        return Answer(sent.id, members, [])
+
+    reply, got = asked(message, album, each, part=12)  # two files
+    told = [[part.rows for part in sent.parts] for sent in got if isinstance(sent, Infer)]
+    assert told == [[1, 1, 0], [0, 2, 0], [0, 0, 1]]
+    assert isinstance(reply, Answer)
+    found = [labels_of(member) for member in reply.members]
+    assert found == [["file 0"], ["file 1", "file 2", "file 3"], ["file 4"]]
 
 
 def test_rows_at_fault_have_the_errors_that_reading_them_there_would_give(album: Path) -> None:
