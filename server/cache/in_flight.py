@@ -42,7 +42,7 @@ class InFlight(Generic[Who]):
 
     def lead_new(self, keys: Sequence[bytes | None], *, is_urgent: bool) -> Flight[Who] | None:
         """`lead` these; None, and nothing is done, where two are alike, or one is under way or nobody's."""
-        flight = Flight[Who](keys, is_urgent)
+        flight: Flight[Who] = Flight(keys, is_urgent)  # an alias called is two microseconds more
         mine = dict.fromkeys(keys, flight)
         if len(mine) < len(keys) or None in mine or not self._flights.keys().isdisjoint(mine):
             return None
@@ -59,7 +59,7 @@ class InFlight(Generic[Who]):
 
     def lead(self, keys: Sequence[bytes | None], *, is_urgent: bool) -> Flight[Who]:
         """Compute these; whoever asks for one from now on may wait. None is nobody's. `land` it once."""
-        flight = Flight[Who](keys, is_urgent)
+        flight: Flight[Who] = Flight(keys, is_urgent)  # an alias called is two microseconds more
         if None in keys:
             keys = [key for key in keys if key is not None]
         self._flights.update(dict.fromkeys(keys, flight))  # type: ignore[arg-type]  # none is None
