@@ -4,7 +4,7 @@
                      ├─ Crop ─────────→ engine.crop  → decode threads ─────────────────┤
                      ├─ Load, Read, … → a thread for each model under way (orders.py) ─┼─→ sender → socket
                      ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
-                     ├─ FilePiece ────→ the load that wants it (wire/pieces.py)        │
+                     ├─ FilePiece, PieceTaken → who moves that file (wire/pieces.py)   │
                      ├─ Cancel, Ping, … ───────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
 
@@ -33,6 +33,7 @@ from gpu_worker.model_files.fetched import Fetched, FetchedModels
 from gpu_worker.orders import Orders
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crops import Cropping
+from gpu_worker.train.staging import StagedTrainer, Training
 from gpu_worker.train.trainer import Trainer
 from gpu_worker.wire.frames import receive
 from gpu_worker.wire.pieces import Pieces
@@ -55,6 +56,7 @@ from gpu_worker.wire.protocol import (
     Loaded,
     MakeVariant,
     Message,
+    PieceTaken,
     Ping,
     Pong,
     ProbeTraining,
@@ -94,8 +96,13 @@ class Loop:
         self._pieces = Pieces(self._replies.put)
         fetched, most_bytes = engine.settings.fetched, engine.settings.fetched_bytes
         self._fetched = FetchedModels(fetched, most_bytes) if fetched else None
-        self._trainer = Trainer(engine.settings, engine.device.computes_on, self._replies.put)
         device = engine.device
+        trainer_of = functools.partial(Trainer, engine.settings, device.computes_on)
+        self._trainer: Training = (
+            trainer_of(self._replies.put)
+            if self._fetched is None
+            else StagedTrainer(trainer_of, self._replies.put, self._fetched, self._pieces)
+        )
         self._most_pending = max(_MOST_PENDING, device.threads if device.is_remote else 0)
         self._draining = False
         self._is_abandoned = False
@@ -151,6 +158,8 @@ class Loop:
             self._orders.put(message)
         elif isinstance(message, FilePiece):
             self._pieces.came(message)
+        elif isinstance(message, PieceTaken):
+            self._pieces.taken(message)
         elif isinstance(message, Cancel):
             with self._batches_changed:
                 batch = self._batches.get(message.target)

@@ -1,12 +1,15 @@
 """Models of a server whose files this machine does not see: a bounded folder of its own, fetched into once.
 
     FOLDER / origin / NAME / VERSION / model.json, and the files that it lists
+    FOLDER / training / files / HASH / model.json, and files that training reads: a snapshot, a checkpoint
+    FOLDER / training / stored / NAME / files that training writes, until the server has them
 
 origin: of the server's folder of models. model.json is written last: where it is, and is the server's, all
-its files were whole and had the hashes that it says. Until then a file is named by its hash, and whoever
-comes after a transfer that was cut goes on where that ended. Workers of one machine share the folder: who
-brings a version holds its folder's lock, who reads one shares it, and none leaves that is held. Versions that
-were not used for longest leave first. Standard library only.
+its files were whole and had the hashes that it says. Files of training come with their hashes, and have
+a model.json of these alone. Until then a file is named by its hash, and whoever comes after a transfer that
+was cut goes on where that ended. Workers of one machine share the folder: who brings a version holds its
+folder's lock, who reads one shares it, and none leaves that is held. Versions that were not used for longest
+leave first. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +47,15 @@ PIECE_BYTES = 1 << 18  # 2 ms of a link of 1 Gbit/s: a row waits no longer for i
 _UNDER_WAY = 2  # pieces: one is written while the next travels
 _MOST_MANIFEST_BYTES = 8 << 20
 _LOOK_S = 0.05
+_HASH_DIGITS = 64
+_ABANDONED_S = 60.0  # one that was just made is not locked yet
 _COMING = ".coming-"
+_FILES, _STORED = "training/files", "training/stored"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _T = TypeVar("_T")
 AskPiece = Callable[[str, str, int, int], "Future[FilePiece]"]
-"""(beside, file, at, nbytes), as `WantPiece` has them."""
+"""(beside, file, at, nbytes), as `WantPiece` has them; nbytes 0 asks for the file's hash."""
 IsCancelled = Callable[[], bool]
 
 
@@ -85,6 +92,54 @@ class FetchedModels:
                 came += self._held(_Wanted(str(path), beside, ask, is_cancelled), held)[2]
             yield Fetched(str(place), time.monotonic() - began_s, came)
 
+    @contextlib.contextmanager
+    def lent_files(self, paths: Sequence[str], ask: AskPiece, is_cancelled: IsCancelled) -> Iterator[str]:
+        """The folder with the files that the server has at `paths`, of one folder there, by their names.
+
+        The first must be there. Raises as `lent`.
+        """
+        folder = str(Path(paths[0]).parent)
+        wanted = _Wanted(folder, "", ask, is_cancelled, f"{folder}/")
+        names = [Path(path).name for path in paths]
+        hashes = {name: wanted.sha256(name) for name in names}
+        if not hashes[names[0]]:
+            raise ModelUnusable(f"the server has no file {paths[0]} any more")
+        files = [ModelFile(name, sha256) for name, sha256 in hashes.items() if sha256]
+        text = json.dumps({"files": [file.to_json() for file in files]}).encode()
+        place = self._folder / _FILES / hashlib.sha256(text).hexdigest()
+        with contextlib.ExitStack() as held:
+            self._held_at(place, text, files, wanted, held)
+            yield str(place)
+
+    @contextlib.contextmanager
+    def stored(self) -> Iterator[str]:
+        """An empty folder to write into, there while it is entered. Raises `NoSpace`, `ModelUnusable`."""
+        above = self._folder / _STORED
+        try:
+            above.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._drop_abandoned(above)
+            place = Path(tempfile.mkdtemp(dir=above))
+            lock = _Lock(place)
+        except OSError as exc:
+            raise _unwritable(exc, above) from exc
+        with contextlib.closing(lock):
+            lock.share()
+            try:
+                yield str(place)
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def free_some(self) -> bool:
+        """What was not used for longest leaves, since the disk is full; False where nothing can."""
+        return self._one_leaves(self._folder)
+
+    def _drop_abandoned(self, above: Path) -> None:
+        """What a worker that was killed has written there."""
+        for place in above.iterdir():
+            with contextlib.suppress(OSError), contextlib.closing(_Lock(place)) as lock:
+                if lock.try_take() and time.time() - place.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(place, ignore_errors=True)
+
     def forget(self, directory: str) -> None:
         """What is here of the version is no longer what it was when it came: it is to come anew."""
         place = self._place(directory)
@@ -103,6 +158,17 @@ class FetchedModels:
         text = wanted.whole(MANIFEST_FILE, _MOST_MANIFEST_BYTES)
         manifest = _said(lambda: _object(text), wanted.directory)
         files = _said(lambda: files_from(manifest), wanted.directory)
+        return place, manifest, self._held_at(place, text, files, wanted, held)
+
+    def _held_at(
+        self,
+        place: Path,
+        text: bytes,
+        files: Sequence[ModelFile],
+        wanted: _Wanted,
+        held: contextlib.ExitStack,
+    ) -> int:
+        """Bytes that came, the version being at its place, locked against leaving. text: of model.json."""
         while True:
             with contextlib.ExitStack() as own:
                 try:
@@ -118,7 +184,7 @@ class FetchedModels:
                     held.push(own.pop_all())
                     with contextlib.suppress(OSError):
                         os.utime(place)
-                    return place, manifest, came
+                    return came
 
     def _shared(
         self, lock: _Lock, place: Path, text: bytes, files: Sequence[ModelFile], wanted: _Wanted
@@ -144,7 +210,7 @@ class FetchedModels:
         kept = {file.name for file in files} | {_COMING + file.sha256 for file in files if file.sha256}
         for path in list(place.iterdir()):
             if path.name not in kept:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         came = 0
         for file in files:
             path = place / file.name
@@ -176,7 +242,7 @@ class FetchedModels:
                 break
         raise ModelUnusable(
             f"the file {file.name} of {wanted.directory} came from the server with SHA-256 "
-            f"{digest.hexdigest()}, and model.json says {file.sha256}: it is damaged there; register it again"
+            f"{digest.hexdigest()}, and {wanted.hashes_from} says {file.sha256}: {wanted.remedy}"
         )
 
     def _appended(
@@ -251,9 +317,17 @@ class FetchedModels:
 class _Wanted:
     """A version as the server has it."""
 
-    def __init__(self, directory: str, beside: str, ask: AskPiece, is_cancelled: IsCancelled) -> None:
+    def __init__(
+        self, directory: str, beside: str, ask: AskPiece, is_cancelled: IsCancelled, prefix: str = ""
+    ) -> None:
+        """prefix: of the names by which its files are asked for, of files that are no model's."""
         self.directory = directory
         self.is_cancelled = is_cancelled
+        self.hashes_from = "the server" if prefix else "model.json"
+        self.remedy = (
+            "it was changed on the way, or there" if prefix else "it is damaged there; register it again"
+        )
+        self._prefix = prefix
         self._beside = beside
         self._ask = ask
 
@@ -263,13 +337,20 @@ class _Wanted:
         asked, size = at, at + 1  # of which the first piece says more
         while True:
             while len(under_way) < (_UNDER_WAY if asked > at else 1) and asked < max(size, at + 1):
-                under_way.append(self._ask(self._beside, file, asked, PIECE_BYTES))
+                under_way.append(self._ask(self._beside, self._prefix + file, asked, PIECE_BYTES))
                 asked += PIECE_BYTES
             if not under_way:
                 return
             piece = self._came(under_way.popleft(), file)
             size = piece.size
             yield piece
+
+    def sha256(self, file: str) -> str:
+        """The hash that the server's file has; "" without one. Raises `ModelUnusable`, `Cancelled`."""
+        said = self._came(self._ask(self._beside, self._prefix + file, 0, 0), file)
+        if said.size >= 0 and len(said.sha256) != _HASH_DIGITS:
+            raise ModelUnusable(f"the server does not say which hash {self.directory}/{file} has")
+        return said.sha256
 
     def whole(self, file: str, most_bytes: int) -> bytes:
         """A small file. Raises `ModelUnusable` for one that is not."""
@@ -283,13 +364,13 @@ class _Wanted:
     def _came(self, coming: Future[FilePiece], file: str) -> FilePiece:
         while True:
             if self.is_cancelled():
-                raise Cancelled("the load was given up as its files came")
+                raise Cancelled("the request was given up as its files came")
             try:
                 piece = coming.result(_LOOK_S)
             except NotYet:
                 continue
             except CancelledError:
-                raise Cancelled("the server went as the model's files came") from None
+                raise Cancelled("the server went as the files came") from None
             if piece.error:
                 raise ModelUnusable(f"{self.directory}/{file} cannot be fetched: {piece.error}")
             return piece
@@ -381,9 +462,10 @@ def _write_all(descriptor: int, data: memoryview, at: int) -> None:
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for path in folder.glob("*/*/*/*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(above, name)).st_size
     return total
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "file_sha256",
     "flush",
     "open_regular",
+    "optimiser_file",
     "read_json",
     "read_regular",
 ]
@@ -83,6 +84,11 @@ def read_json(path: str | os.PathLike[str], most_bytes: int = _MOST_JSON_BYTES) 
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a JSON object")
     return content
+
+
+def optimiser_file(checkpoint: str) -> str:
+    """Where the optimiser's state of a paused trial lies: beside its weights."""
+    return f"{checkpoint}.optimiser"
 
 
 def flush(path: str | os.PathLike[str]) -> None:

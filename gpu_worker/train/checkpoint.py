@@ -20,7 +20,6 @@ from gpu_worker.model_files.saving import write_tensors
 
 __all__ = [
     "TrainingState",
-    "optimiser_file",
     "read_checkpoint",
     "read_optimiser",
     "write_checkpoint",
@@ -76,11 +75,6 @@ def read_checkpoint(
     return TrainingState(
         facts["epoch"], facts["best_epoch"], facts["best_accuracy"], _below("best.", tensors)
     )
-
-
-def optimiser_file(checkpoint: str) -> str:
-    """Where the optimiser's state of a paused trial lies: beside its weights."""
-    return f"{checkpoint}.optimiser"
 
 
 def write_optimiser(path: str, optimiser: torch.optim.Optimizer) -> None:

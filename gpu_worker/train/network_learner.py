@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from gpu_worker.errors import BadRequest
+from gpu_worker.model_files.regular import optimiser_file
 from gpu_worker.model_files.saving import write_tensors
 from gpu_worker.tasks.metrics import Predictions, Targets
-from gpu_worker.train.checkpoint import optimiser_file, read_optimiser, write_optimiser
+from gpu_worker.train.checkpoint import read_optimiser, write_optimiser
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
 from gpu_worker.train.loop import Examples, answers_of, begin, probabilities_of, train_epoch
 from gpu_worker.train.spec import TrainSpec

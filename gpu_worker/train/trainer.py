@@ -36,11 +36,15 @@ _END_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """One life of the training process: what it has not answered, and whether its last word is read."""
+    """One life of the training process: what it has not answered, and whether its last word is read.
+
+    saying: held while a frame is written to it.
+    """
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
     pending: set[int] = field(default_factory=set)
+    saying: threading.Lock = field(default_factory=threading.Lock)
     is_over: bool = False
 
     def lives(self) -> bool:
@@ -48,7 +52,7 @@ class _Child:
 
 
 class Trainer:
-    """`reply` is called in a thread of its own. `send` must be called from one thread, the main one.
+    """`reply` is called in a thread of its own. `send` must be called from threads that last.
 
     Linux signals the child when the thread that started it has ended: it dies with it.
     """
@@ -58,22 +62,29 @@ class Trainer:
         self._device = device
         self._reply = reply
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._child: _Child | None = None
         self._batches = 0
         self._go_on: threading.Timer | None = None
 
     def send(self, message: Message) -> None:
         """Hand a training message on; its reply comes by `reply`."""
-        child = self._child
-        if child is None or not child.lives():
-            child = self._start()
+        with self._starting:
+            child = self._child
+            if child is None or not child.lives():
+                child = self._start()
+        self._hand(child, message)
+
+    def _hand(self, child: _Child, message: Message) -> None:
         with self._lock:
             child.pending.add(message.id)
             is_over = child.is_over  # since just now: nobody reads its answers any more
         try:
             if is_over:
                 raise OSError("it has just ended")
-            child.connection.sendall(encode(message))
+            frame = encode(message)
+            with child.saying:
+                child.connection.sendall(frame)
         except OSError as exc:
             self._fail(child, [message.id], f"the training process does not take messages: {exc}")
         except FrameError as exc:
@@ -81,13 +92,14 @@ class Trainer:
 
     def probe(self, message: ProbeTraining) -> None:
         """Hand it on to the process if there is one; it answers in the middle of whatever it does."""
-        if self._child is None or not self._child.lives():
+        child = self._child
+        if child is None or not child.lives():
             self._reply(Failed(message.id, "worker_lost", "there is no training process"))
         else:
-            self.send(message)
+            self._hand(child, message)
 
     def end(self) -> None:
-        """End a process that hangs; the next message starts another. Called in the thread of `send`."""
+        """End a process that hangs; the next message starts another."""
         self._kill()
 
     def cancel(self, message: Cancel) -> None:
@@ -98,7 +110,8 @@ class Trainer:
         with self._lock:
             known = message.target in child.pending
         if known:
-            with contextlib.suppress(OSError):  # it has just died: the reader reports it
+            # It may have just died: the reader reports it.
+            with contextlib.suppress(OSError), child.saying:
                 child.connection.sendall(encode(message))
 
     def batch_begun(self) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "Failed",
     "FilePiece",
     "ForgetTrial",
+    "GivePiece",
     "Infer",
     "Inspect",
     "Inspected",
@@ -37,6 +38,7 @@ __all__ = [
     "MakeVariant",
     "MemberAnswer",
     "Message",
+    "PieceTaken",
     "Ping",
     "Pong",
     "ProbeTraining",
@@ -124,8 +126,9 @@ class BatchPart:
 class WantPiece(Message):
     """Asked by a worker that does not see the server's files, under an id of its own, below 0.
 
-    At most `nbytes` from byte `at` on of `file`, of the model that the Load or Read `target` names; with
-    `beside`, "NAME/VERSION", of another that lies beside it.
+    At most `nbytes` from byte `at` on of `file`, of the model that the message `target` names; with
+    `beside`, "NAME/VERSION", of another that lies beside it. Of a message of training `file` may also be a
+    path that it names. nbytes: 0 = the file's hash is asked for, and nothing of it.
     """
 
     kind: ClassVar[str] = "want_piece"
@@ -140,13 +143,41 @@ class WantPiece(Message):
 class FilePiece(Message):
     """What a `WantPiece` asked for: one byte string, less of it at the file's end, and the size of the file.
 
-    error: why it cannot be had; "" where it can.
+    error: why it cannot be had; "" where it can. sha256: of the whole file, where that was asked for; size −1
+    where there is none.
     """
 
     kind: ClassVar[str] = "file_piece"
     data: list[bytes]
     size: int
     error: str = ""
+    sha256: str = ""
+
+
+@dataclass(slots=True)
+class GivePiece(Message):
+    """Given by a worker that does not see the server's files, under an id of its own, below 0.
+
+    The bytes from `at` on of `file`, which the message `target` has it store. size, sha256: of the whole
+    file. Its pieces come in order, each after the answer to the one before; the last makes it whole.
+    """
+
+    kind: ClassVar[str] = "give_piece"
+    data: list[bytes]
+    target: int
+    file: str
+    at: int
+    size: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class PieceTaken(Message):
+    """A `GivePiece` is stored, and with the last one the file. error: why it is not; code: of that error."""
+
+    kind: ClassVar[str] = "piece_taken"
+    error: str = ""
+    code: str = ""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Pieces of the server's files, asked for over the connection that orders and rows come by.
+"""Pieces of files, asked of the server or given to it over the connection that orders and rows come by.
 
 They are small, and few are under way at a time, so that a row never waits behind much of a file.
 """
@@ -9,10 +9,13 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
-from gpu_worker.wire.protocol import FilePiece, Message, WantPiece
+from gpu_worker.wire.protocol import FilePiece, GivePiece, Message, PieceTaken, WantPiece
 
 __all__ = ["Pieces"]
+
+_Answer = TypeVar("_Answer", FilePiece, PieceTaken)
 
 
 class Pieces:
@@ -22,20 +25,27 @@ class Pieces:
         self._put = put
         self._ids = itertools.count(-1, -1)  # replies have ids above 0
         self._wanted: dict[int, Future[FilePiece]] = {}
+        self._given: dict[int, Future[PieceTaken]] = {}
         self._closed = False
         self._lock = threading.Lock()
 
     def ask(self, target: int, beside: str, file: str, at: int, nbytes: int) -> Future[FilePiece]:
         """As `WantPiece` has it. The future is cancelled where the server is gone."""
         wanted: Future[FilePiece] = Future()
-        with self._lock:
-            number = next(self._ids)
-            if self._closed:
-                wanted.cancel()
-                return wanted
-            self._wanted[number] = wanted
-        self._put(WantPiece(number, target, file, at, nbytes, beside))
+        number = self._begun(self._wanted, wanted)
+        if number:
+            self._put(WantPiece(number, target, file, at, nbytes, beside))
         return wanted
+
+    def give(
+        self, target: int, file: str, at: int, data: bytes, size: int, sha256: str
+    ) -> Future[PieceTaken]:
+        """As `GivePiece` has it. The future is cancelled where the server is gone."""
+        given: Future[PieceTaken] = Future()
+        number = self._begun(self._given, given)
+        if number:
+            self._put(GivePiece(number, [data], target, file, at, size, sha256))
+        return given
 
     def came(self, piece: FilePiece) -> None:
         """What one of them brought."""
@@ -44,10 +54,30 @@ class Pieces:
         if wanted is not None:
             wanted.set_result(piece)
 
+    def taken(self, answer: PieceTaken) -> None:
+        """What became of one that was given."""
+        with self._lock:
+            given = self._given.pop(answer.id, None)
+        if given is not None:
+            given.set_result(answer)
+
     def close(self) -> None:
-        """None will come any more."""
+        """None will come any more, nor be taken."""
         with self._lock:
             self._closed = True
             wanted, self._wanted = list(self._wanted.values()), {}
-        for each in wanted:
-            each.cancel()
+            given, self._given = list(self._given.values()), {}
+        for ask in wanted:
+            ask.cancel()
+        for gift in given:
+            gift.cancel()
+
+    def _begun(self, under_way: dict[int, Future[_Answer]], coming: Future[_Answer]) -> int:
+        """The id under which it is asked; 0 where nobody answers any more, and it is cancelled."""
+        with self._lock:
+            if not self._closed:
+                number = next(self._ids)
+                under_way[number] = coming
+                return number
+        coming.cancel()
+        return 0

@@ -14,10 +14,11 @@ the server imports this module.
     Ping   → Pong
     ListResidents → ResidentsListed
 
-A worker that does not see the server's files asks for them while it carries out a Load or a Read; this alone
-goes the other way:
+A worker that does not see the server's files asks for them while it carries out a message that names some,
+and gives those that it was to store before it answers; these alone go the other way:
 
     WantPiece → FilePiece
+    GivePiece → PieceTaken
 
 Loads and evictions of one model are carried out in the order in which they came, those of several beside
 each other and beside batches. A reply to an Infer says that it is over: none of its rows is anywhere in the
@@ -60,6 +61,7 @@ from gpu_worker.wire.messages import (
     Failed,
     FilePiece,
     ForgetTrial,
+    GivePiece,
     Infer,
     Inspect,
     Inspected,
@@ -69,6 +71,7 @@ from gpu_worker.wire.messages import (
     MakeVariant,
     MemberAnswer,
     Message,
+    PieceTaken,
     Ping,
     Pong,
     ProbeTraining,
@@ -101,6 +104,7 @@ __all__ = [
     "FilePiece",
     "ForgetTrial",
     "FrameError",
+    "GivePiece",
     "Infer",
     "Inspect",
     "Inspected",
@@ -110,6 +114,7 @@ __all__ = [
     "MakeVariant",
     "MemberAnswer",
     "Message",
+    "PieceTaken",
     "Ping",
     "Pong",
     "ProbeTraining",
@@ -148,6 +153,7 @@ _COLUMN: dict[type[Message], str] = {
     Inspect: "rows",
     Evaluated: "predictions",
     FilePiece: "data",
+    GivePiece: "data",
 }
 
 

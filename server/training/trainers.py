@@ -24,30 +24,30 @@ class Trainers:
         self._inner = inner
         self._patience_s = patience_s
         self._workers: dict[str, Worker] = {}
-        self._cannot: set[str] = set()  # names of live workers that do not train
         self._busy: Counter[str] = Counter()
         self._withdrawn: set[str] = set()
         self._came = asyncio.Event()
+        self._saw = asyncio.Event()  # as one came that sees pictures
         self.on_up: Callable[[Worker], None] = lambda worker: None
 
     def worker_up(self, worker: Worker) -> None:
         """See `WorkerListener.worker_up`."""
         self._inner.worker_up(worker)
-        if not worker.info.trains:
-            self._cannot.add(worker.name)
-            return
         self._workers[worker.name] = worker
         self._came.set()
+        if worker.info.sees_pictures:
+            self._saw.set()
         self.on_up(worker)
 
     def worker_down(self, worker: Worker) -> None:
         """See `WorkerListener.worker_down`."""
         self._inner.worker_down(worker)
-        self._cannot.discard(worker.name)
         if self._workers.get(worker.name) is worker:
             del self._workers[worker.name]
         if not self._workers:
             self._came.clear()
+        if not self._able(pictures=True):
+            self._saw.clear()
 
     def alive(self) -> list[Worker]:
         """The live workers, by name."""
@@ -69,25 +69,31 @@ class Trainers:
         """Whether a trial or a question is under way there."""
         return self._busy[name] > 0
 
-    async def anyone(self) -> Worker:
-        """The live worker with the fewest trials and questions under way, soon. Raises `Overloaded`."""
+    async def anyone(self, *, pictures: bool = False) -> Worker:
+        """The live worker with the fewest trials and questions under way, soon; with `pictures` of those that
+        see the files of photos. Raises `Overloaded`.
+        """
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._came.wait()
+                await (self._saw if pictures else self._came).wait()
         except TimeoutError:
-            if self._cannot:
-                names = ", ".join(sorted(self._cannot))
+            if self._workers:
+                names = ", ".join(sorted(self._workers))
                 raise Overloaded(
-                    f"no worker is up that trains: {names} do not see this server's files; give "
-                    "--shared-folder, or let this machine have one (docs/cluster.md)",
+                    f"no worker is up that sees this server's photos: {names} do not; give --shared-folder "
+                    "for the media roots, or let this machine have one (docs/cluster.md)",
                     10.0,
                 ) from None
             raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
-        return min(self.alive(), key=lambda worker: (self.is_withdrawn(worker), self._busy[worker.name]))
+        able = self._able(pictures=pictures)
+        return min(able, key=lambda worker: (self.is_withdrawn(worker), self._busy[worker.name]))
 
-    async def ask(self, message: Message) -> Message:
-        """The reply of a worker that has the least to do; it may be a `Failed`. Raises `Overloaded`."""
-        worker = await self.anyone()
+    def _able(self, *, pictures: bool) -> list[Worker]:
+        return [worker for worker in self.alive() if worker.info.sees_pictures or not pictures]
+
+    async def ask(self, message: Message, *, pictures: bool = False) -> Message:
+        """The reply of a worker that has the least to do; it may be a `Failed`. As `anyone`."""
+        worker = await self.anyone(pictures=pictures)
         with self.busy(worker):
             return await worker.call(message)
 

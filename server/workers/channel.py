@@ -15,6 +15,7 @@ from gpu_worker.wire.protocol import (
     Cancel,
     Failed,
     FrameError,
+    GivePiece,
     Message,
     WantPiece,
     decode,
@@ -27,7 +28,7 @@ from server.workers.pool import OnReply
 __all__ = ["Channel"]
 
 
-OnWanted = Callable[[WantPiece, Callable[[Message], None]], None]
+OnWanted = Callable[[WantPiece | GivePiece, Callable[[Message], None]], None]
 
 _WHOLE_BYTES = 1 << 16  # a frame up to here is written as one piece, and received beside others
 
@@ -35,7 +36,8 @@ _WHOLE_BYTES = 1 << 16  # a frame up to here is written as one piece, and receiv
 class Channel(asyncio.BufferedProtocol):
     """A stream socket that speaks the worker protocol. `on_lost` is called once, before replies fail.
 
-    on_wanted: called with what the worker asks for by itself, and with what tells it; None = it may not.
+    on_wanted: called with what the worker asks for or gives by itself, and with what tells it; None = it may
+    not.
     """
 
     def __init__(self, on_lost: Callable[[str], None], on_wanted: OnWanted | None = None) -> None:
@@ -158,7 +160,7 @@ class Channel(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(on_reply, Failed(message.id, code, reason))
 
     def _deliver(self, message: Message) -> None:
-        if isinstance(message, WantPiece):
+        if isinstance(message, WantPiece | GivePiece):
             if self._on_wanted is None:
                 raise FrameError("it asks for a file, and sees those of this server")
             self._on_wanted(message, self.tell)

@@ -47,8 +47,8 @@ class LocalWorker:
         return ""
 
     @property
-    def trains(self) -> bool:
-        """See `StartedWorker.trains`."""
+    def sees_pictures(self) -> bool:
+        """See `StartedWorker.sees_pictures`."""
         return True
 
     def send(self, message: Message, on_reply: OnReply) -> int:

@@ -29,15 +29,16 @@ OnReply = Callable[[Message], None]
 class WorkerInfo:
     """What a worker says of its device when it comes up, and where it is.
 
-    in_flight: batches that it is sent at a time. trains: whether it sees the files of training. node: its
-    machine, "" for the server's own where there are no others. is_far: rows reach it over a network.
+    in_flight: batches that it is sent at a time. sees_pictures: whether it reads the files itself that rows
+    name, and so can be taught by them. node: its machine, "" for the server's own where there are no others.
+    is_far: rows reach it over a network.
     """
 
     device: str
     device_name: str
     capacity_bytes: int
     in_flight: int = 2
-    trains: bool = True
+    sees_pictures: bool = True
     node: str = ""
     is_far: bool = False
 

@@ -5,8 +5,9 @@
 
 Ray chooses nothing: nodes are chosen here, rows by the scheduler as ever. A worker is lost as soon as its
 socket closes, its host's end is told, or a ping is unanswered for 3 s, which Ray itself sees after 20 to 60
-s. A node that does not see this machine's files is sent them over the same sockets: models as it asks for
-them, rows that name files as what these hold. Imports no Ray.
+s. A node that does not see this machine's files is sent them over the same sockets: models and what training
+reads as it asks for them, rows that name files as what these hold. What training stores there comes back by
+them. Imports no Ray.
 """
 
 from __future__ import annotations
@@ -25,17 +26,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_worker.wire.protocol import (
+    CheckpointStored,
     Crop,
-    Evaluate,
     Failed,
+    GivePiece,
     Infer,
     Inspect,
-    Load,
     MakeVariant,
     Message,
-    Read,
     StoreCheckpoint,
-    TrainEpoch,
+    WantPiece,
 )
 from server.supervision import Tasks
 from server.version import VERSION
@@ -44,7 +44,7 @@ from server.workers.device_host import EXITED, Order, Place
 from server.workers.driver_link import ClusterError, DriverLink
 from server.workers.file_rows import FileRows, SentRows
 from server.workers.nodes import Node, choose, wants_gpu
-from server.workers.offered_files import OfferedFiles
+from server.workers.offered_files import OFFERS, OfferedFiles
 from server.workers.peers import (
     TOKEN_BYTES,
     Identity,
@@ -55,8 +55,9 @@ from server.workers.peers import (
 )
 from server.workers.pool import OnReply, WorkerInfo
 from server.workers.supervised_pool import SupervisedPool, Timing
+from server.workers.taken_files import TakenFiles
 
-__all__ = ["NodeFiles", "RayPool", "RayWorker", "driver_command", "first_look", "ray_timing"]
+__all__ = ["FarFiles", "NodeFiles", "RayPool", "RayWorker", "driver_command", "first_look", "ray_timing"]
 
 log = logging.getLogger("ml_udf.server.workers")
 
@@ -64,8 +65,6 @@ _NODES_S = 10.0  # that the cluster has to say who is there
 _HOST_S = 30.0  # that a host has to start; on a node that Ray does not know yet to be gone it never does
 _COME_S = 60.0  # that a host waits for this process, which comes at once
 _CONNECT_S = 5.0  # of a socket to a host, which listens already
-
-_OF_TRAINING = (TrainEpoch, StoreCheckpoint, Evaluate, Inspect, MakeVariant)
 
 # The command line of worker number i on a node, after the interpreter; "{fd}" stands for its socket.
 CommandOn = Callable[[int, Node], Sequence[str]]
@@ -108,10 +107,44 @@ class NodeFiles:
     rows: FileRows | None = None
 
 
+class FarFiles:
+    """What a worker reads and stores of the server's files, which it does not see."""
+
+    def __init__(self) -> None:
+        self._offered = OfferedFiles()
+        self._taken = TakenFiles()
+
+    def moved(self, message: WantPiece | GivePiece, tell: Callable[[Message], None]) -> None:
+        """It asks for a piece, or gives one."""
+        if isinstance(message, WantPiece):
+            self._offered.wanted(message, tell)
+        else:
+            self._taken.given(message, tell)
+
+    def begun(self, message: Message) -> None:
+        """It was sent, under its id."""
+        if isinstance(message, OFFERS):
+            self._offered.begun(message)
+        if isinstance(message, StoreCheckpoint | MakeVariant):
+            self._taken.begun(message)
+
+    def over(self, reply: Message) -> Message:
+        """The reply; of a checkpoint that has not come whole, that it is not stored."""
+        self._offered.over(reply.id)
+        whole = self._taken.over(reply.id)
+        if isinstance(reply, CheckpointStored) and not any(
+            name.partition(".")[0] == reply.checkpoint and name.count(".") == 1 for name in whole
+        ):
+            return Failed(
+                reply.id, "internal", f"the checkpoint {reply.checkpoint} has not come from its node"
+            )
+        return reply
+
+
 class RayWorker:
     """One life of a worker on a node. pid: of its host there · hosts: by which it is ended.
 
-    offered: files of models that it has to ask for; None where it sees them. rows: by which it is sent rows
+    files: what it has to ask for and to give; None where it sees them. rows: by which it is sent rows
     that name files; None where it reads them itself.
     """
 
@@ -123,7 +156,7 @@ class RayWorker:
         pid: int,
         channel: Channel,
         hosts: _Hosts,
-        offered: OfferedFiles | None,
+        files: FarFiles | None,
         rows: SentRows | None,
     ) -> None:
         self.name = name
@@ -133,7 +166,7 @@ class RayWorker:
         self._node = node
         self._channel = channel
         self._hosts = hosts
-        self._offered = offered
+        self._files = files
         self._rows = rows
 
     @property
@@ -142,33 +175,27 @@ class RayWorker:
         return self._node.name
 
     @property
-    def trains(self) -> bool:
-        """See `StartedWorker.trains`: what it is taught from and what it stores are files of the server."""
-        return self._offered is None and self._rows is None
+    def sees_pictures(self) -> bool:
+        """See `StartedWorker.sees_pictures`."""
+        return self._rows is None
 
     def send(self, message: Message, on_reply: OnReply) -> int:
         """See `Worker.send`."""
         if self._rows is not None and isinstance(message, Infer | Crop) and message.form == "path":
             return self._rows.send(message, on_reply)
-        if self._offered is not None and isinstance(message, Load | Read):
-            return self._send_load(self._offered, message, on_reply)
-        if not self.trains and isinstance(message, _OF_TRAINING):
+        if self._files is not None and isinstance(message, OFFERS | StoreCheckpoint):
+            return self._send_with_files(self._files, message, on_reply)
+        if not self.sees_pictures and isinstance(message, Inspect):
             message.id = self._channel.next_id()
-            reason = (
-                f"node {self._node.name} does not see this server's files, and cannot train: docs/cluster.md"
-            )
+            reason = f"node {self._node.name} does not see this server's photos: docs/cluster.md"
             failed = Failed(message.id, "bad_option", reason)
             asyncio.get_running_loop().call_soon(on_reply, failed)
             return message.id
         return self._channel.send(message, on_reply)
 
-    def _send_load(self, offered: OfferedFiles, message: Load | Read, on_reply: OnReply) -> int:
-        def answered(reply: Message) -> None:
-            offered.over(reply.id)
-            on_reply(reply)
-
-        message_id = self._channel.send(message, answered)
-        offered.begun(message_id, message.directory)
+    def _send_with_files(self, files: FarFiles, message: Message, on_reply: OnReply) -> int:
+        message_id = self._channel.send(message, lambda reply: on_reply(files.over(reply)))
+        files.begun(message)
         return message_id
 
     async def call(self, message: Message) -> Message:
@@ -250,9 +277,9 @@ class _Hosts:
         host = f"{name}-{uuid.uuid4().hex}"
         self._taken[host] = (node.id, gpu)
         self._over[host] = asyncio.get_running_loop().create_future()
-        offered = None if self._files.sees_home(node) else OfferedFiles()
+        files = None if self._files.sees_home(node) else FarFiles()
         try:
-            channel, pid = await self._met(host, index, node, gpu, on_lost, offered)
+            channel, pid = await self._met(host, index, node, gpu, on_lost, files)
         except BaseException as exc:
             if isinstance(exc, Exception):
                 self._failed[node.id] = time.monotonic()
@@ -266,7 +293,7 @@ class _Hosts:
         rows = None
         if self._files.rows is not None and not self._files.sees_media(node):
             rows = SentRows(channel, self._files.rows, self._tasks)
-        return RayWorker(name, host, node, pid, channel, self, offered, rows)
+        return RayWorker(name, host, node, pid, channel, self, files, rows)
 
     async def close(self) -> None:
         """See `Launcher.close`."""
@@ -311,7 +338,7 @@ class _Hosts:
         node: Node,
         gpu: bool,
         on_lost: Callable[[str], None],
-        offered: OfferedFiles | None,
+        files: FarFiles | None,
     ) -> tuple[Channel, int]:
         token = secrets.token_bytes(TOKEN_BYTES)
         # Two nodes of one machine may both have its loopback address.
@@ -338,8 +365,7 @@ class _Hosts:
         )
         place = Place(**told["place"])
         async with asyncio.timeout(_CONNECT_S):
-            on_wanted = None if offered is None else offered.wanted
-            channel = Channel(on_lost, on_wanted)
+            channel = Channel(on_lost, None if files is None else files.moved)
             await _connect(channel, place, token, own)
             return channel, place.pid
 

@@ -54,8 +54,8 @@ class StartedWorker(Worker, Protocol):
         ...
 
     @property
-    def trains(self) -> bool:
-        """Whether models can be trained there."""
+    def sees_pictures(self) -> bool:
+        """Whether it reads the files itself that rows name, as training by them wants it."""
         ...
 
     async def ended(self, reason: str) -> str:
@@ -242,7 +242,7 @@ class SupervisedPool:
                 device=pong.device,
                 device_name=pong.device_name,
                 capacity_bytes=pong.capacity_bytes,
-                trains=worker.trains,
+                sees_pictures=worker.sees_pictures,
             )
             self._note(index, state="up", info=worker.info)
             log.info(

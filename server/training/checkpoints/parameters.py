@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpu_worker.model_files.regular import optimiser_file
 from server.errors import ServiceError
 from server.training.checkpoints.archive import Archive
 from server.training.studies.trial import Trial
@@ -136,7 +137,7 @@ class Parameters:
         return self.folder / f"{digest}{self._suffix}"
 
     def _optimiser(self, digest: str) -> Path:
-        return self.folder / f"{digest}{self._suffix}.optimiser"
+        return Path(optimiser_file(str(self._path(digest))))
 
 
 def needed(trials: Iterable[Trial]) -> set[str]:

@@ -391,7 +391,7 @@ class Datasets:
         self, inputs: Sequence[str], roots: Sequence[str] | None
     ) -> list[Looked | Unreadable]:
         message = Inspect(0, [text.encode() for text in inputs], None if roots is None else list(roots))
-        reply = expect(await self._trainers.ask(message), Inspected)
+        reply = expect(await self._trainers.ask(message, pictures=True), Inspected)
         found: list[Looked | Unreadable] = [
             Looked(digest, *size) for digest, size in zip(reply.digests, reply.sizes, strict=True)
         ]

@@ -527,7 +527,7 @@ class Deployer:
             split=split,
             task=run.spec.task,
         )
-        answer = expect(await self._trainers.ask(message), Evaluated)
+        answer = expect(await self._trainers.ask(message, pictures=run.spec.recipe.pictures), Evaluated)
         rows = np.array([np.frombuffer(row, np.float32) for row in answer.predictions])
         targets = _targets(run.spec.recipe, answer.targets, rows)
         return _Answer(rows, targets, answer.row_s)

@@ -74,7 +74,7 @@ class Refits:
         return digest
 
     async def _taught(self, run: Run, model: str, trial: Trial, checkpoint: Checkpoint) -> str:
-        worker = await self._trainers.anyone()
+        worker = await self._trainers.anyone(pictures=run.spec.recipe.pictures)
         name = f"{run.job.id}/{model}/{trial.number}/refit-{next(self._names)}"
         given = Assignment(
             trial.number,

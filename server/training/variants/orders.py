@@ -339,7 +339,8 @@ class VariantOrders:
             order.candidate.threads,
             *(() if rows is None else (str(rows.file), rows.split, _CALIBRATION_ROWS, _HELD_OUT_ROWS)),
         )
-        worker = await self._trainers.anyone()
+        # By whose snapshot it is judged: pictures are read where they lie.
+        worker = await self._trainers.anyone(pictures=rows is not None and order.model.input.form == "path")
         with self._trainers.busy(worker):
             ask = Ask(worker, message)
             try:

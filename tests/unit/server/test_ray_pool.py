@@ -20,12 +20,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Answer,
+    CheckpointStored,
+    EpochTrained,
+    Evaluate,
+    Evaluated,
     Failed,
+    ForgetTrial,
     Infer,
     Inspect,
     Load,
@@ -33,6 +40,8 @@ from gpu_worker.wire.protocol import (
     Message,
     Ping,
     Pong,
+    StoreCheckpoint,
+    TrainEpoch,
     decode,
     encode,
     frame_length,
@@ -43,7 +52,8 @@ from server.workers.driver_link import ClusterError
 from server.workers.file_rows import FileRows
 from server.workers.nodes import Node
 from server.workers.peers import TOKEN_BYTES, PeerRefused, prove_as_server
-from server.workers.ray import NodeFiles, RayPool, first_look, ray_timing
+from server.workers.pool import Worker
+from server.workers.ray import FarFiles, NodeFiles, RayPool, first_look, ray_timing
 from server.workers.supervised_pool import SupervisedPool, Timing
 from tests.answers import labels_of
 from tests.models import hashing_model, label_of
@@ -240,7 +250,7 @@ def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path
         async with served(pool) as (_, listener):
             await until(lambda: listener.up)
             worker = listener.up[0]
-            assert not worker.info.trains
+            assert not worker.info.sees_pictures
             loaded = await worker.call(Load(0, "food/1", str(model)))
             assert isinstance(loaded, Loaded), loaded
             assert 0 < loaded.fetch_s <= loaded.load_s
@@ -253,9 +263,68 @@ def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path
             assert [(error.index, error.code) for error in answer.errors] == [(2, "input_not_found")]
             refused = await worker.call(Inspect(0, paths))
             assert isinstance(refused, Failed)
-            assert "does not see this server's files" in refused.message
+            assert "does not see this server's photos" in refused.message
 
     asyncio.run(scenario())
+
+
+def test_a_node_that_sees_nothing_of_the_server_is_taught_by_it_and_gives_back_what_it_learnt(
+    tmp_path: Path,
+) -> None:
+    """Snapshot and checkpoint go there, checkpoints come back, by their hashes."""
+    words = {"bad": "awful", "good": "lovely"}
+    labels = ["bad", "good"] * 20
+    rows = tmp_path / "home" / "rows.parquet"
+    rows.parent.mkdir()
+    splits = [("train", "train", "train", "validation")[at // 2 % 4] for at in range(40)]
+    texts = [f"{words[label]} soup {at}" for at, label in enumerate(labels)]
+    pq.write_table(pa.table({"input": texts, "target": labels, "split": splits}), rows)
+    spec = {"architecture": "tfidf_linear", "epochs": 2, "seed": 0, "schedule": "constant", "C": 10.0}
+    told: dict[str, Any] = {"spec": spec, "snapshot": str(rows), "classes": ["bad", "good"]}
+    told |= {"task": "text-classification"}
+    kept, node = tmp_path / "home" / "job-1", tmp_path / "node"
+
+    async def stored(worker: Worker, trial: str, epoch: int, start: str = "") -> Path:
+        message = TrainEpoch(0, trial, epoch=epoch, start=start, start_epoch=epoch - 1, **told)
+        trained = await worker.call(message)
+        assert isinstance(trained, EpochTrained), trained
+        reply = await worker.call(StoreCheckpoint(0, trial, str(kept), paused=True))
+        assert isinstance(reply, CheckpointStored), reply
+        found = kept / f"{reply.checkpoint}.safetensors"
+        assert hashlib.sha256(found.read_bytes()).hexdigest() == reply.checkpoint
+        return found
+
+    async def scenario() -> None:
+        files = NodeFiles(lambda node: False, lambda node: False, FileRows([str(tmp_path)], 1 << 20))
+        pool = pool_of("", nodes=(BESIDE,), always_encrypted=True, command=far_worker(node), files=files)
+        async with served(pool) as (_, listener):
+            await until(lambda: listener.up)
+            worker = listener.up[0]
+            first = await stored(worker, "a", 1)
+            await worker.call(ForgetTrial(0, "a"))
+            second = await stored(worker, "a", 2, str(first))
+            answered = await worker.call(Evaluate(0, start=str(second), split="validation", **told))
+            assert isinstance(answered, Evaluated), answered
+            assert len(answered.predictions) == splits.count("validation")
+            lost = await worker.call(Evaluate(0, start=f"{second}.gone", split="validation", **told))
+            assert isinstance(lost, Failed)
+            assert f"the server has no file {second}.gone any more" in lost.message
+            rows.unlink()
+            gone = await worker.call(Evaluate(0, start=str(second), split="validation", **told))
+            assert isinstance(gone, Failed)
+            assert f"the server has no file {rows} any more" in gone.message
+        assert {path.name for path in kept.iterdir()} == {first.name, second.name}
+        assert list((node / "training" / "stored").iterdir()) == [], "its own copies left"
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_that_a_node_says_it_stored_and_that_has_not_come_does_not_count(tmp_path: Path) -> None:
+    files = FarFiles()
+    files.begun(StoreCheckpoint(7, "t", str(tmp_path)))
+    refused = files.over(CheckpointStored(7, "0" * 64, 10))
+    assert isinstance(refused, Failed)
+    assert "has not come from its node" in refused.message
 
 
 class Door:

@@ -39,7 +39,7 @@ class Workers:
     labels: dict[str, list[int]]
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    async def ask(self, message: Message) -> Message:
+    async def ask(self, message: Message, *, pictures: bool = False) -> Message:
         assert isinstance(message, Evaluate)
         name = Path(message.start).name
         self.asked.append((name, message.split))

@@ -38,7 +38,7 @@ class Trainer:
     reply: Callable[[Message], Message | None] = lambda message: None
     heard: list[Message] = field(default_factory=list)
 
-    async def anyone(self) -> Trainer:
+    async def anyone(self, *, pictures: bool = False) -> Trainer:
         return self
 
     @contextlib.contextmanager

@@ -25,6 +25,7 @@ from server.store.database import open_database
 from server.training.checkpoints.parameters import needed
 from server.training.studies.journal import MasterLock, _Backend
 from server.training.studies.study import Master
+from server.workers.pool import WorkerInfo
 from tests.unit.training.training_house import FakeTrainer, House, house, on_a_loop, until
 
 # ── how jobs end ──────────────────────────────────────────────────────────────────────────────────
@@ -213,6 +214,17 @@ async def test_a_question_does_not_wait_behind_an_epoch_while_another_worker_is_
 
         await until(is_asked)
         await it.training.cancel(job)
+
+
+@on_a_loop
+async def test_a_job_of_photos_is_worked_on_where_they_are_seen(tmp_path: Path) -> None:
+    far = FakeTrainer("w0", info=WorkerInfo("cpu", "fake", 0, sees_pictures=False))
+    near = FakeTrainer("w1")
+    async with house(tmp_path, far, near) as it:
+        job = await it.start(budget="6 epochs")
+        await it.ended(job, "done")
+        assert far.asked == []
+        assert near.asked
 
 
 @on_a_loop

@@ -74,24 +74,27 @@ def test_questions_at_once_are_dealt_out() -> None:
     with_workers(work)
 
 
-def test_a_worker_that_does_not_see_the_files_of_training_is_asked_for_none() -> None:
+def test_a_worker_that_does_not_see_photos_is_asked_of_none_and_of_all_else() -> None:
     async def run() -> None:
         over = asyncio.Event()
         over.set()
-        far = Busy("far", over, info=WorkerInfo("cpu", "cpu", 0, trains=False))
+        far = Busy("far", over, info=WorkerInfo("cpu", "cpu", 0, sees_pictures=False))
         near = Busy("near", over)
         trainers = Trainers(Nobody(), 0.01)
         trainers.worker_up(cast("Worker", far))
-        assert trainers.alive() == []
-        with pytest.raises(
-            Overloaded, match="no worker is up that trains: far do not see this server's files"
-        ):
-            await trainers.ask(Done(0))
-        trainers.worker_up(cast("Worker", near))
         await trainers.ask(Done(0))
-        assert (len(far.asked), len(near.asked)) == (0, 1)
-        for worker in (far, near):
-            trainers.worker_down(cast("Worker", worker))
+        assert len(far.asked) == 1
+        with pytest.raises(Overloaded, match="no worker is up that sees this server's photos: far do not"):
+            await trainers.ask(Done(0), pictures=True)
+        trainers.worker_up(cast("Worker", near))
+        with trainers.busy(cast("Worker", near)):
+            await trainers.ask(Done(0), pictures=True)
+            await trainers.ask(Done(0))
+        assert (len(far.asked), len(near.asked)) == (2, 1)
+        trainers.worker_down(cast("Worker", near))
+        with pytest.raises(Overloaded, match="far do not"):
+            await trainers.ask(Done(0), pictures=True)
+        trainers.worker_down(cast("Worker", far))
         with pytest.raises(Overloaded, match="no worker is up;"):
             await trainers.ask(Done(0))
 

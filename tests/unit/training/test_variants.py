@@ -215,7 +215,7 @@ class Shop:
     def alive(self) -> list[object]:
         return [self]
 
-    async def anyone(self) -> Shop:
+    async def anyone(self, *, pictures: bool = False) -> Shop:
         return self
 
     def busy(self, worker: object) -> Any:
