@@ -331,7 +331,7 @@ def test_members_that_answer_numbers_are_deployed_with_what_each_subset_is_worth
         for split, each in targets.items()
     }
 
-    async def ask(message: Message) -> Message:
+    async def ask(message: Message, *, pictures: bool = False) -> Message:
         assert isinstance(message, Evaluate)
         said = told[Path(message.start).name, message.split].astype(np.float32)
         return Evaluated(1, [row.tobytes() for row in said], targets[message.split].tolist(), 0.001)
