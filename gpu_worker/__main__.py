@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         "--fetched",
         default=_DEFAULTS.fetched,
         metavar="DIR",
-        help="folder that models are fetched into from a server whose files it does not see",
+        help="folder that models and files of training are fetched into, where it does not see the server's",
     )
     add(
         "--fetched-bytes",

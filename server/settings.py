@@ -126,12 +126,13 @@ class Settings:
     )
     node_folder: str = _setting(
         "~/.cache/ml_udf/{node}",
-        "with --pool ray, folder on each node for the models that it fetches; {node} is its name",
+        "with --pool ray, folder on each node for what it fetches, models and files of training; {node} is "
+        "its name",
     )
     node_bytes: int = _setting(
         64 << 30,
-        "with --pool ray, bytes of models in a node's folder at most; what was not used for longest leaves; "
-        "0 = what its disk takes",
+        "with --pool ray, bytes in a node's folder at most; what was not used for longest leaves; 0 = what "
+        "its disk takes",
     )
     node_ports: str = _setting(
         "",

@@ -499,8 +499,9 @@ class ProbeTraining(Message):
 
 @dataclass(slots=True)
 class TrainingProbed(Message):
-    """steps: that the training process has done since it began, whatever for; it works while they rise. on:
-    the id of the message that it is on; 0 = none.
+    """steps: that the training process has done since it began, whatever for; it works while they rise. Below
+    0 while files are on their way that it does not see: pieces, which become more. on: the id of the message
+    that it is on; 0 = none.
     """
 
     kind: ClassVar[str] = "training_probed"

@@ -43,7 +43,9 @@ class StepWatch:
         begins = looked.on == self.message and not self._is_on_it
         self._is_on_it |= begins
         if looked.steps != self._steps:
-            self._stepped = self._is_on_it and self._steps is not None
+            # Files on their way to it count below 0: after them it begins, as where they lie beside it.
+            counts = self._steps is not None and min(self._steps, looked.steps) >= 0
+            self._stepped = self._is_on_it and counts
             self._steps, self._since_s = looked.steps, now_s
         elif begins:
             self._since_s = now_s
