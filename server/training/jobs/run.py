@@ -299,8 +299,11 @@ class Run:
         if self._stopping or self._pausing or self.trouble:
             return []
         studies = await self.progress()
+        before = set(self.stopped)
         self._end_late(studies)
         self._end_saturated(studies)
+        for model in self.stopped.keys() - before:
+            await self._ask(self._masters[model].conclude, self.stopped[model].reason)
         used = {model: (found.share_used, found.epochs_used) for model, found in studies.items()}
         place = {model: number for number, model in enumerate(self.spec.models)}
         held = {model for model, _, _ in self._held}

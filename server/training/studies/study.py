@@ -219,6 +219,15 @@ class Master:
             self._lose(trial, f"worker {trial.worker} was silent for {self.spec.lease_s:g} s")
         return [trial.number for trial in late]
 
+    def conclude(self, reason: str) -> None:
+        """The study has ended: nobody takes up a trial that lost its worker. What it has stored stands.
+
+        Said twice, it changes nothing.
+        """
+        for trial in self._ledger.trials():
+            if (concluded := trial.concluded(reason)) != trial:
+                self._ledger.save(concluded)
+
     def trials(self) -> list[Trial]:
         """All records, by number."""
         return self._ledger.trials()
@@ -251,7 +260,10 @@ class Master:
         return trial.assignment()
 
     def _nothing(self, reason: str, *, failed: bool = False) -> NoWorkYet | StudyOver:
-        return NoWorkYet() if self._is_running() else StudyOver(reason, failed)
+        if self._is_running():
+            return NoWorkYet()
+        self.conclude(reason)
+        return StudyOver(reason, failed)
 
     def _is_running(self) -> bool:
         return any(trial.state == "running" for trial in self._ledger.trials())

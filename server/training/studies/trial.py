@@ -90,8 +90,9 @@ class Trial:
 
     @property
     def best_score(self) -> float | None:
-        """The best validation score of any epoch that stands."""
-        return max(self.scores, default=None)
+        """The best validation score of any epoch that stands; once it has ended, of any whose weights do."""
+        kept = self.checkpoints if self.state == "finished" else ()
+        return max((*self.scores, *(checkpoint.score for checkpoint in kept)), default=None)
 
     @property
     def best_checkpoint(self) -> Checkpoint | None:
@@ -201,6 +202,14 @@ class Trial:
             verdict=None,
             reason=reason,
         )
+
+    def concluded(self, reason: str) -> Trial:
+        """It waited for a worker, and its study has ended, for that `reason`: the weights that it has stored
+        are what it ends with. One without any stays as it is.
+        """
+        if self.state != "waiting" or not self.checkpoints:
+            return self
+        return replace(self, state="finished", reason=f"{self.reason}; {reason}")
 
     def as_json(self) -> str:
         """The record as one line of JSON."""

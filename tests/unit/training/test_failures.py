@@ -81,6 +81,29 @@ def test_workers_that_went_by_no_fault_of_the_trial_are_no_errors_and_no_attempt
     assert master.progress().epochs_used == 5, "an epoch that was begun is charged"
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trial_whose_lost_epoch_was_the_last_of_the_budget_ends_with_what_it_has_stored(
+    policy: str,
+) -> None:
+    storage = InMemoryStorage()
+    spec = spec_of(policy, budget_epochs=4, max_epochs=2)
+    master = Master(spec, storage)
+    given = assigned(master)
+    master.report("w", given.trial, 1, 0.5, 0.0)
+    master.stored("w", given.trial, 1, 0.5, "weights")
+    for worker, next_worker in (("w", "x"), ("x", "y"), ("y", "z")):
+        master.lose(worker, given.trial, "the server stopped")
+        assert [trial.state for trial in master.trials()] == ["waiting"]
+        master = Master(spec, storage)  # the next server's
+        over = master.request(next_worker, 0.0)
+    assert over == StudyOver("the budget of epochs is used up")
+    assert [(trial.state, trial.best_score, trial.charged) for trial in master.trials()] == [
+        ("finished", 0.5, 4)
+    ]
+    assert [trial.reason for trial in master.trials()] == [f"the server stopped; {over.reason}"]
+    assert master.progress().best_checkpoint == "weights"
+
+
 def test_a_study_that_an_error_ended_is_tried_again_once_somebody_says_so() -> None:
     master = master_of()
     for _ in range(3):
