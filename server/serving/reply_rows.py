@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from gpu_worker.wire.protocol import Answer, Column
 from server.cache.entry import Cell, ColumnKind, Source, cells_of, column_of, kind_of
@@ -32,57 +31,58 @@ def kept_reply(function: Function, source: Source, rows: Sequence[bytes]) -> Rep
 
 
 class ReplyRows:
-    """The rows of a reply, of which these columns are wanted."""
+    """The rows of a reply, of which these columns are wanted.
+
+    is_whole: whether it has all of them, of all rows · answered_by: by row, the members; "" where nobody
+    answered
+    """
+
+    # No `cached_property`: in Python 3.11 the first look at one takes a lock, longer than what a row needs.
+    __slots__ = ("_cells", "_kinds", "_names", "_told_places", "answered_by", "is_whole", "reply")
 
     def __init__(self, reply: Reply, names: Sequence[str]) -> None:
         self.reply = reply
+        columns, rows = reply.columns, reply.rows
+        self.is_whole = all(name in columns and columns[name].rows == rows for name in names)
+        self.answered_by = [""] * rows
+        for first, end, members in reply.answered_by:
+            self.answered_by[first:end] = [members] * (end - first)
         self._names = names
+        self._kinds: tuple[ColumnKind, ...] | None = None
+        self._cells: list[Sequence[Cell]] | None = None
+        self._told_places: tuple[list[int], list[int]] | None = None
 
-    @cached_property
-    def is_whole(self) -> bool:
-        """Whether it has all the columns, of all rows."""
-        columns, rows = self.reply.columns, self.reply.rows
-        return all(name in columns and columns[name].rows == rows for name in self._names)
-
-    @cached_property
+    @property
     def kinds(self) -> tuple[ColumnKind, ...]:
         """Those of the columns that it has."""
-        columns = self.reply.columns
-        return tuple(kind_of(columns[name]) for name in self._names if name in columns)
+        if self._kinds is None:
+            columns = self.reply.columns
+            self._kinds = tuple([kind_of(columns[name]) for name in self._names if name in columns])
+        return self._kinds
 
-    @cached_property
+    @property
     def cells(self) -> list[Sequence[Cell]]:
         """Of each column that it has, its rows."""
-        columns = self.reply.columns
-        return [cells_of(columns[name]) for name in self._names if name in columns]
-
-    @cached_property
-    def answered_by(self) -> list[str]:
-        """By row, the members; "" where nobody answered."""
-        found = [""] * self.reply.rows
-        for first, end, members in self.reply.answered_by:
-            found[first:end] = [members] * (end - first)
-        return found
+        if self._cells is None:
+            columns = self.reply.columns
+            self._cells = [cells_of(columns[name]) for name in self._names if name in columns]
+        return self._cells
 
     def told(self, row: int) -> Answer | None:
         """What each member said of a row; None where not all said it, or nobody wanted to know."""
         told = self.reply.told
         if not told:
             return None
-        at = bisect_right(self._told_from, row) - 1
+        if self._told_places is None:
+            order = sorted(range(len(told)), key=lambda place: told[place][0])
+            self._told_places = order, [told[place][0] for place in order]
+        order, begins = self._told_places
+        at = bisect_right(begins, row) - 1
         if at < 0:
             return None
-        first, answer = told[self._told_order[at]]
+        first, answer = told[order[at]]
         rows = answer.members[0].columns[0].rows
         return part_of(answer, row - first, 1) if row < first + rows else None
-
-    @cached_property
-    def _told_order(self) -> list[int]:
-        return sorted(range(len(self.reply.told)), key=lambda place: self.reply.told[place][0])
-
-    @cached_property
-    def _told_from(self) -> list[int]:
-        return [self.reply.told[place][0] for place in self._told_order]
 
 
 class GatheredRows:

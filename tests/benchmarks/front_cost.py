@@ -1,18 +1,27 @@
 """`make bench-front`: what a row costs the server's own thread, stage by stage, in CPU µs.
 
-One process, no sockets: 32 kept connections with a transport that only counts, the infer route, the
-scheduler, the worker's frames to and from a stand-in that answers at once. Every connection sends a row a
-turn, as it is at capacity. What the kernel takes for sockets comes on top. Each stage is its own time,
-without those that it calls; `all` is measured apart, without the clocks that the stages need.
+One process: kept connections, the infer route, the scheduler with a server's own policy, the worker's frames
+to and from a stand-in that answers at once. Every connection sends a row a turn: 32 together as it is at
+capacity, 1 as where rows come by themselves. Each stage is its own time, without those that it calls; `all`
+is measured apart, without the clocks that the stages need.
 
-FLAGS='--kbytes 15 --turns 300 --rounds 3 --kept'; with PYTHONPATH of another tree it measures that one.
+Without `--fronts` connections are a transport that only counts, and what the kernel takes for sockets comes
+on top. With it they are sockets of the fronts named, which are measured in turns; what clients take is left
+out.
+
+FLAGS='--kbytes 15 --rows 9600 --together 32 --rounds 3 --kept --fronts python,native'; with PYTHONPATH of
+another tree it measures that one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import itertools
+import select
+import socket
 import statistics
 import struct
 import time
@@ -34,6 +43,7 @@ from server.http.application import Admitted
 from server.http.backpressure import Backpressure
 from server.http.connection import Connection, Connections
 from server.http.large_json import LargeJson
+from server.http.native.choice import FrontMissing, choose_front
 from server.observability.metrics import Metrics
 from server.placement.policy import Capacity
 from server.placement.residency import Residency
@@ -51,9 +61,8 @@ from server.workers.pool import OnReply, WorkerInfo
 from tests.benchmarks.report import console, write_json
 from tests.unit.server.served import CLASSES, function, image_model
 
-_CONNECTIONS = 32
-_WARM_UP = 50  # turns
-_STRETCH = 4  # turns, of which the least disturbed is told too
+_WARM_UP = 1600  # rows
+_STRETCH = 128  # rows, of which the least disturbed is told too
 _KEPT_BYTES = 64 << 20
 _STAGES: tuple[tuple[str, type, str], ...] = (
     ("HTTP: head and body", Connection, "data_received"),
@@ -72,6 +81,13 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("answers to calls", Dispatcher, "_returned"),
     ("call to reply", InferRoute, "_answered"),
     ("HTTP: reply", Connection, "_reply"),
+)
+# Of the native front; by name, since it may not be built.
+_NATIVE_STAGES = (
+    ("HTTP: sockets, head and body", "_turn"),
+    ("HTTP: head and body", "_asked"),
+    ("HTTP: reply", "_reply"),
+    ("HTTP: sockets, replies", "_flush"),
 )
 _STAND_IN = "(the stand-in worker)"
 
@@ -95,14 +111,14 @@ class _Clock:
         return timed
 
     def _turn_to(self, stage: str) -> None:
-        now_s = time.perf_counter()
+        now_s = time.thread_time()
         if self._stack:
             self._add(now_s)
         self._stack.append(stage)
         self._since_s = now_s
 
     def _turn_back(self) -> None:
-        now_s = time.perf_counter()
+        now_s = time.thread_time()
         self._add(now_s)
         self._stack.pop()
         self._since_s = now_s
@@ -132,6 +148,45 @@ class _Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+
+class _Clients:
+    """The other ends of as many sockets. cpu_s: what they took so far, of this process."""
+
+    def __init__(self, count: int, replied: Callable[[bytes], None]) -> None:
+        self.cpu_s = 0.0
+        self._replied = replied
+        self._epoll = select.epoll()
+        self._ours: dict[int, socket.socket] = {}
+        self.theirs: list[socket.socket] = []
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            self.theirs.append(theirs)
+            self._ours[ours.fileno()] = ours
+            self._epoll.register(ours, select.EPOLLIN)
+        asyncio.get_running_loop().add_reader(self._epoll, self._read)
+
+    def send(self, requests: Iterator[bytes]) -> None:
+        """One on each."""
+        began_s = time.process_time()
+        for one in self._ours.values():
+            one.sendall(next(requests))
+        self.cpu_s += time.process_time() - began_s
+
+    def close(self) -> None:
+        """Hang up."""
+        asyncio.get_running_loop().remove_reader(self._epoll)
+        self._epoll.close()
+        for one in self._ours.values():
+            one.close()
+
+    def _read(self) -> None:
+        began_s = time.process_time()
+        for fd, _ in self._epoll.poll(0):
+            self._replied(self._ours[fd].recv(1 << 16))
+        self.cpu_s += time.process_time() - began_s
 
 
 class _Worker:
@@ -179,9 +234,12 @@ class _Worker:
 
 
 class _Front:
-    """Everything between a socket and a worker, put together as `server.app` does."""
+    """Everything between a socket and a worker, put together as `server.app` does.
 
-    def __init__(self, clock: _Clock | None, *, keeps: bool) -> None:
+    front: which reads sockets, `python` or `native`; "" for connections without any
+    """
+
+    def __init__(self, clock: _Clock | None, together: int, front: str, *, keeps: bool) -> None:
         metrics, latency = Metrics(), LatencyModel({1: 0.001, 32: 0.002})
         self._dispatcher = Dispatcher(
             Scheduler(),
@@ -191,7 +249,13 @@ class _Front:
             lambda listener: Residency(listener, lambda worker: Capacity(), lambda *_: None),
         )
         served = function(
-            image_model(), name="photo", form="image", max_batch=32, batch_sizes=(1, 8, 32), slo_ms=1000.0
+            image_model(),
+            name="photo",
+            form="image",
+            max_batch=32,
+            batch_sizes=(1, 8, 32),
+            slo_ms=1000.0,
+            policy="goodput",
         )
         self._dispatcher.configure(served)
         for number in range(2):
@@ -206,12 +270,34 @@ class _Front:
         route = InferRoute(catalog, calls, codec, metrics, LargeJson(), Tasks(), 64 << 20)
         self._backpressure = Backpressure(route)
         self.answer = self._backpressure.answer
+        self._together = together
         self._missing = self._asked = 0
         self._all_here: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        all_of_them = Connections(self)  # type: ignore[arg-type]  # as much of an application as rows need
-        self.connections = [all_of_them.new() for _ in range(_CONNECTIONS)]
-        for connection in self.connections:
-            connection.connection_made(_Wire(self._replied))
+        self._clients = _Clients(together, self._replied) if front else None
+        # As much of an application as rows need.
+        self._open = _native(self) if front == "native" else Connections(self)  # type: ignore[arg-type]
+        self._connections: list[Connection] = []
+
+    async def connect(self) -> None:
+        """Have the clients' connections taken."""
+        if self._clients is None:
+            self._connections = [self._open.new() for _ in range(self._together)]
+            for connection in self._connections:
+                connection.connection_made(_Wire(self._replied))
+            return
+        for theirs in self._clients.theirs:
+            if not hasattr(self._open, "adopt"):
+                await asyncio.get_running_loop().connect_accepted_socket(self._open.new, theirs)
+            else:
+                self._open.adopt(theirs)
+
+    async def close(self) -> None:
+        """Let the clients go."""
+        if self._clients is not None:
+            self._clients.close()
+            await asyncio.sleep(0.05)
+            for each in list(self._open.open):
+                each.shutdown()
 
     def admit(self, head: Any, address: str) -> Admitted:
         return Admitted(head.target.decode(), b"", True, 64 << 20, NOBODY)
@@ -219,15 +305,27 @@ class _Front:
     def still_admits(self, admitted: Admitted) -> bool:
         return True
 
+    @property
+    def cpu_s(self) -> float:
+        """Of this process, without its clients."""
+        return time.process_time() - (0.0 if self._clients is None else self._clients.cpu_s)
+
     async def turns(self, count: int, request: bytes) -> None:
         """Every connection sends a row, and waits for its answer; so often."""
+        requests = self._requests(request)
         for _ in range(count):
             self._all_here = asyncio.get_running_loop().create_future()
-            self._missing = _CONNECTIONS
-            for connection in self.connections:
-                self._asked += 1  # no two rows are the same, as where they are looked up
-                connection.data_received(b"%b%08x" % (request[:-8], self._asked))
+            self._missing = self._together
+            if self._clients is not None:
+                self._clients.send(requests)
+            for connection in self._connections:
+                connection.data_received(next(requests))
             await self._all_here
+
+    def _requests(self, request: bytes) -> Iterator[bytes]:
+        while True:
+            self._asked += 1  # no two rows are the same, as where they are looked up
+            yield b"%b%08x" % (request[:-8], self._asked)
 
     def _replied(self, reply: bytes) -> None:
         assert reply.startswith(b"HTTP/1.1 200"), reply[:300]
@@ -236,9 +334,20 @@ class _Front:
             self._all_here.set_result(None)
 
 
+def _native(application: Any) -> Any:
+    from server.http.native.connections import NativeConnections
+
+    return NativeConnections(application)
+
+
 @contextmanager
 def _timed(clock: _Clock) -> Iterator[None]:
-    there = [each for each in _STAGES if hasattr(each[1], each[2])]  # a tree of before may lack some
+    stages = list(_STAGES)
+    with contextlib.suppress(ImportError):  # it may not be built
+        from server.http.native.connections import NativeConnections
+
+        stages += ((stage, NativeConnections, name) for stage, name in _NATIVE_STAGES)
+    there = [each for each in stages if hasattr(each[1], each[2])]  # a tree of before may lack some
     kept = [(of, name, getattr(of, name)) for _, of, name in there]
     for stage, of, name in there:
         setattr(of, name, clock.wrap(stage, getattr(of, name)))
@@ -249,56 +358,85 @@ def _timed(clock: _Clock) -> Iterator[None]:
             setattr(of, name, method)
 
 
-def measured(kbytes: float, turns: int, *, keeps: bool = False) -> dict[str, float]:
+def measured(
+    kbytes: float, rows: int, *, keeps: bool = False, together: int = 32, front: str = ""
+) -> dict[str, float]:
     """CPU µs a row: by stage, `all`, and all where other work disturbed least.
 
-    keeps: answers are kept, and looked up before rows are asked.
+    keeps: answers are kept, and looked up before rows are asked. together: rows of a turn. front: whose
+    sockets they come by, as in `_Front`.
     """
     body = bytes(int(kbytes * 1024))
     request = (
         b"POST /v2/models/photo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
         b"Inference-Header-Content-Length: 0\r\n\r\n" % len(body)
     ) + body
+    stretch = max(1, _STRETCH // together)  # turns
 
     async def run(clock: _Clock | None) -> list[float]:
-        front = _Front(clock, keeps=keeps)
-        await front.turns(_WARM_UP, request)
+        served = _Front(clock, together, front, keeps=keeps)
+        await served.connect()
+        await served.turns(_WARM_UP // together, request)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)  # as a server has it
         if clock is not None:
             clock.spent_s.clear()
         spent_s: list[float] = []
-        for _ in range(max(1, turns // _STRETCH)):
-            began_s = time.process_time()
-            await front.turns(_STRETCH, request)
-            spent_s.append(time.process_time() - began_s)
+        for _ in range(max(1, rows // (stretch * together))):
+            began_s = served.cpu_s
+            await served.turns(stretch, request)
+            spent_s.append(served.cpu_s - began_s)
+        await served.close()
         return spent_s
 
     stretches_s = uvloop.run(run(None))
-    rows, all_s = len(stretches_s) * _STRETCH * _CONNECTIONS, sum(stretches_s)
+    all_rows, all_s = len(stretches_s) * stretch * together, sum(stretches_s)
     clock = _Clock()
     with _timed(clock):
         uvloop.run(run(clock))
-    # Other processes take time of a stage's clock, and none of `all`: what the stages are of their sum holds.
-    scale = all_s / sum(clock.spent_s.values())
+    # The clocks take their time too, and none of `all`: what the stages are of their sum holds. With sockets
+    # it does not: uvloop's own share, reading them for the Python front among it, is in no stage.
+    scale = all_s / sum(clock.spent_s.values()) if not front else 1.0
     stages = dict.fromkeys(itertools.chain((stage for stage, _, _ in _STAGES), (_STAND_IN,)), 0.0)
-    stages |= {stage: spent_s * scale * 1e6 / rows for stage, spent_s in clock.spent_s.items()}
-    least_us = min(stretches_s) * 1e6 / (_STRETCH * _CONNECTIONS)
-    return {**stages, "all": all_s * 1e6 / rows, "all, of the least stretch": least_us}
+    stages |= {stage: spent_s * scale * 1e6 / all_rows for stage, spent_s in clock.spent_s.items()}
+    least_us = min(stretches_s) * 1e6 / (stretch * together)
+    return {**stages, "all": all_s * 1e6 / all_rows, "all, of the least stretch": least_us}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kbytes", type=float, default=15.0, help="of a row")
-    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--rows", type=int, default=9600, help="of each round")
+    parser.add_argument("--together", type=int, default=32, help="rows of a turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kept", action="store_true", help="answers are kept; no row comes twice")
+    parser.add_argument("--fronts", default="", help="sockets of these, in turns: python,native")
     flags = parser.parse_args()
-    found = [measured(flags.kbytes, flags.turns, keeps=flags.kept) for _ in range(flags.rounds)]
-    table = Table("stage", "CPU µs a row", "least", "greatest")
-    for stage in found[0]:
-        each = [one[stage] for one in found]
+    fronts = flags.fronts.split(",")
+    if "native" in fronts:
+        try:
+            choose_front("native", has_tls=False)
+        except FrontMissing as error:
+            raise SystemExit(str(error)) from error
+    found: dict[str, list[dict[str, float]]] = {front: [] for front in fronts}
+    for _ in range(flags.rounds):
+        for front in fronts:
+            one = measured(flags.kbytes, flags.rows, keeps=flags.kept, together=flags.together, front=front)
+            found[front].append(one)
+    for front, rounds in found.items():
+        _show(front, rounds)
+    write_json("front", {"kbytes": flags.kbytes, "together": flags.together, "rounds": found})
+
+
+def _show(front: str, rounds: list[dict[str, float]]) -> None:
+    table = Table(
+        "stage", "CPU µs a row", "least", "greatest", title=front and f"{front} front, its sockets too"
+    )
+    for stage in rounds[0]:
+        each = [one.get(stage, 0.0) for one in rounds]
         table.add_row(stage, *(f"{value:.1f}" for value in (statistics.median(each), min(each), max(each))))
     console.print(table)
-    write_json("front", {"kbytes": flags.kbytes, "rounds": found})
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ def serving(recorded: Recorded, row_bytes: int, link: float, title: str, quick: 
 
 def front(cells: Sequence[Mapping[str, Any]], row_bytes: int, quick: bool) -> dict[str, Any]:
     """Rows a second that one server's thread can pass on, and several; by the CPU time of a row."""
-    rounds = [front_cost.measured(row_bytes / 1024, 60 if quick else 200)["all"] for _ in range(3)]
+    rounds = [front_cost.measured(row_bytes / 1024, 1920 if quick else 6400)["all"] for _ in range(3)]
     row_us = statistics.median(rounds)
     one, core_us = cells[0]["rows_per_s"], {it["devices"]: it["core_us_a_row"] for it in cells}
     table = Table(
