@@ -150,10 +150,11 @@ class Sandbox:
 
     def crash(self) -> None:
         """End the cluster as a crash would (pg_ctl stop -m immediate); start it again at the same address."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGQUIT)
-        self._process.wait(STOP_TIMEOUT_S)
-        self._launch()
+        self._start_again(signal.SIGQUIT)
+
+    def restart(self) -> None:
+        """End the cluster cleanly (pg_ctl stop -m fast); start it again at the same address."""
+        self._start_again(signal.SIGINT)
 
     def stop(self) -> None:
         """End the cluster at once and remove its files. Safe to call twice."""
@@ -213,6 +214,12 @@ class Sandbox:
                 **self._as_user(),
             )
         self._wait_until_ready(self._process)
+
+    def _start_again(self, stop_signal: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(stop_signal)
+        self._process.wait(STOP_TIMEOUT_S)
+        self._launch()
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         status_file = self._data / "postmaster.pid"

@@ -68,6 +68,9 @@ _UPDATE = """
 # A crash takes the mark away: then the whole table is looked at.
 _MARK = "INSERT INTO ml_udf._marked VALUES ($1::text::integer) ON CONFLICT DO NOTHING"
 
+# In which commits note keys; the worker makes them too, where they are lost.
+_RINGS = "SELECT ml_udf._make_rings() AS made"
+
 _IN_MODULE = """
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
@@ -134,6 +137,8 @@ class Watching:
         triggers = Triggers(watch, table.schema, table.name, table.members, layout, path["pinned"], noting)
         for statement in triggers.make():
             self._sql.change(statement)
+        if triggers.in_module:
+            self._sql.rows(_RINGS)
         self._sql.change(_MARK, str(watch))
         self._sql.change(LOOK, str(watch))
         self._sql.rows(_NOTIFY)

@@ -220,6 +220,7 @@ def _fresh(con: psycopg.Connection, table: str) -> None:
     con.execute(f"TRUNCATE {table} RESTART IDENTITY")
     kept = f"SELECT '/photos/' || n, n % 90 FROM generate_series(1, {KEPT_ROWS}) AS n"
     con.execute(f"INSERT INTO {table} (image_path, age) {kept}")
+    con.execute("SELECT ml_udf._gather_notes()")
     con.execute("TRUNCATE ml_udf._note, ml_udf._new_note")
     con.execute(f"VACUUM ANALYZE {table}")
     con.execute("CHECKPOINT")

@@ -140,6 +140,7 @@ EMPTY = """
         DELETE FROM ml_udf._new_note;
         DELETE FROM ml_udf._note;
         DELETE FROM ml_udf._marked;
+        DELETE FROM ml_udf._rings;
         DELETE FROM ml_udf._watch;
     END $$;
     CREATE SCHEMA public;

@@ -17,6 +17,7 @@ from tests.postgres.scored import make_table, refused
 from tests.postgres.watched import (
     FRESH_S,
     INTO,
+    NOTED,
     WATCH,
     wait_until_fresh,
     worker,
@@ -123,7 +124,7 @@ def test_a_paused_watch_notes_and_answers_when_it_is_resumed(engine: Engine, fak
     assert engine.query("SELECT 1 FROM pg_trigger WHERE tgname LIKE 'ml_udf%'") == []
     assert engine.query("SELECT 1 FROM pg_proc WHERE proname LIKE 'ml_udf_note%'") == []
     engine.query("UPDATE foodlog SET image_path = '/alone'")
-    assert engine.query("SELECT 1 FROM ml_udf._note UNION ALL SELECT 1 FROM ml_udf._new_note") == []
+    assert engine.query(NOTED) == []
 
 
 def test_a_writer_needs_no_right_but_to_the_table(engine: Engine, fake_server: OipServer) -> None:
@@ -151,9 +152,10 @@ def test_a_writer_needs_no_right_but_to_the_table(engine: Engine, fake_server: O
     assert refused(engine, "DELETE FROM ml_udf._note")[0] == "42501"
     assert refused(engine, "INSERT INTO ml_udf._note (watch, size, keys) VALUES (1, 0, '{}')")[0] == "42501"
     assert refused(engine, "SELECT * FROM ml_udf._new_note")[0] == "42501"
+    assert refused(engine, "SELECT * FROM ml_udf._take_ring_notes()")[0] == "42501"
     assert refused(engine, "DELETE FROM ml_udf._marked")[0] == "42501"
     engine.query("RESET ROLE; SET search_path = public")
-    assert engine.query("SELECT ids FROM ml_udf._new_note ORDER BY noted_at") == [([100],), ([1],)]
+    assert engine.query("SELECT ids FROM ml_udf._take_ring_notes() ORDER BY noted_at") == [([100],), ([1],)]
     with worker(engine, fake_server):
         wait_until_fresh(engine)
     assert wrong_answers(engine) == []
@@ -284,7 +286,7 @@ def test_a_dropped_table_takes_its_watch_along_and_a_watched_column_keeps_its_na
     engine.query("INSERT INTO foodlog (id, image_path) VALUES (50, '/50')")
     engine.query("DROP TABLE foodlog")
     assert engine.query("SELECT 1 FROM ml_udf._watch") == []
-    assert engine.query("SELECT 1 FROM ml_udf._note UNION ALL SELECT 1 FROM ml_udf._new_note") == []
+    assert engine.query(NOTED) == []
     assert engine.query("SELECT 1 FROM ml_udf._marked") == []
     assert engine.query("SELECT 1 FROM pg_proc WHERE proname LIKE 'ml_udf_note%'") == []
 

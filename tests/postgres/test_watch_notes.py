@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer
@@ -12,11 +15,12 @@ from tests.postgres.watched import INTO, WATCH, wait_until_fresh, worker, wrong_
 
 ROWS = "INSERT INTO foodlog (id, image_path) SELECT n, '/' || n FROM generate_series({}, {}) n"
 NOTED = """
-    SELECT size, ids FROM (SELECT noted_at, size, ids FROM ml_udf._note
-                           UNION ALL SELECT noted_at, size, ids FROM ml_udf._new_note) AS n
-    WHERE size > 0 ORDER BY noted_at"""
+    SELECT size, ids FROM (SELECT watch, noted_at, size, ids FROM ml_udf._note
+                           UNION ALL SELECT watch, noted_at, size, ids FROM ml_udf._new_note
+                           UNION ALL SELECT watch, noted_at, size, ids FROM ml_udf._take_ring_notes()) AS n
+    WHERE size > 0 AND watch IN (SELECT id FROM ml_udf._watch) ORDER BY noted_at, ids"""
 # What a crash does to tables that are not logged.
-CRASH = "TRUNCATE ml_udf._new_note, ml_udf._marked"
+CRASH = "TRUNCATE ml_udf._new_note, ml_udf._marked, ml_udf._rings"
 
 
 def watched(engine: Engine, what: str = WATCH, rows: int = 0) -> None:
@@ -26,6 +30,14 @@ def watched(engine: Engine, what: str = WATCH, rows: int = 0) -> None:
 
 def asked_of(*runs: tuple[int, int]) -> list[str]:
     return sorted(f"/{n}" for first, last in runs for n in range(first, last + 1))
+
+
+def noted(engine: Engine, sql: str = NOTED, *parameters: object) -> list[tuple[Any, ...]]:
+    """What is noted, and stays so: what a statement takes of the rings is theirs again after a rollback."""
+    if engine.connection.info.transaction_status != TransactionStatus.IDLE:
+        return engine.query(sql, *parameters)
+    with engine.connection.transaction(force_rollback=True):
+        return engine.query(sql, *parameters)
 
 
 def without_module(engine: Engine) -> None:
@@ -47,17 +59,17 @@ def test_a_transaction_notes_once_what_its_statements_wrote(engine: Engine) -> N
         for n in (1, 2, 3):
             engine.query(ROWS.format(n, n))
         engine.query("UPDATE foodlog SET age = 1")
-        assert engine.query(NOTED) == []
-    assert engine.query(NOTED) == [(3, [1, 3])], "a run is its first and last key"
+        assert noted(engine) == []
+    assert noted(engine) == [(3, [1, 3])], "a run is its first and last key"
     engine.query("UPDATE foodlog SET image_path = '/other' WHERE id <> 2")
     engine.query("INSERT INTO foodlog (id, image_path) VALUES (70, 'a'), (-5, 'b'), (71, 'c')")
-    assert engine.query(NOTED)[1:] == [(2, [1, 3]), (3, [70, -5, 71])]
+    assert noted(engine)[1:] == [(2, [1, 3]), (3, [70, -5, 71])]
 
 
 def test_a_bulk_is_noted_in_parts_that_several_lanes_can_take(engine: Engine) -> None:
     watched(engine)
     engine.query(ROWS.format(1, 2500))
-    assert engine.query(NOTED) == [(1000, [1, 1000]), (1000, [1001, 2000]), (500, [2001, 2500])]
+    assert noted(engine) == [(1000, [1, 1000]), (1000, [1001, 2000]), (500, [2001, 2500])]
 
 
 def test_what_is_rolled_back_to_a_savepoint_takes_no_other_key_along(
@@ -107,11 +119,11 @@ def test_prepared_and_read_only_ends_of_a_transaction_store_what_it_noted(engine
     engine.query(ROWS.format(3, 3))
     engine.query("SET TRANSACTION READ ONLY")
     engine.query("COMMIT")
-    assert engine.query(NOTED) == [(2, [1, 2]), (1, [3])]
+    assert noted(engine) == [(2, [1, 2]), (1, [3])]
     engine.query("BEGIN")
     engine.query(ROWS.format(4, 2000))
     engine.query("ROLLBACK")
-    assert len(engine.query(NOTED)) == 2
+    assert len(noted(engine)) == 2
 
 
 def test_after_a_crash_nothing_is_missed_and_nothing_asked_again(
@@ -126,7 +138,7 @@ def test_after_a_crash_nothing_is_missed_and_nothing_asked_again(
     engine.query("UPDATE foodlog SET image_path = '/new' WHERE id = 7")
     engine.query("DELETE FROM foodlog WHERE id = 8")
     engine.query(CRASH)
-    assert engine.query(NOTED) == []
+    assert noted(engine) == []
     assert engine.value("SELECT lag_rows FROM ml_udf.watches") is None, "nobody knows"
     with worker(engine, fake_server):
         wait_until_fresh(engine)
@@ -159,7 +171,7 @@ def test_what_commits_noted_is_gathered_into_few_notes_and_what_nobody_watches_g
     engine.query(ROWS.format(11, 12))
     engine.query(ROWS.format(101, 700))
     engine.query("INSERT INTO ml_udf._new_note VALUES (-1, now(), 1, NULL, '{1}')")
-    taken = engine.query("SELECT min(noted_at) FROM ml_udf._new_note WHERE watch > 0")
+    taken = noted(engine, "SELECT min(noted_at) FROM ml_udf._take_ring_notes()")
     assert engine.value("SELECT ml_udf._gather_notes()") == 9
     assert engine.value("SELECT ml_udf._gather_notes()") == 0
     assert engine.query(
@@ -178,10 +190,10 @@ def test_a_session_that_has_noted_notes_for_the_watch_that_comes_after(engine: E
     engine.query("SELECT ml_udf.drop_watch(id) FROM ml_udf.watches")
     assert engine.query("SELECT watch FROM ml_udf._marked") == []
     engine.query(ROWS.format(2, 2))
-    assert engine.query(NOTED) == []
+    assert noted(engine) == []
     engine.query(WATCH + ")")
     engine.query(ROWS.format(3, 3))
-    assert engine.query(NOTED) == [(1, [3])]
+    assert noted(engine) == [(1, [3])]
 
 
 def test_who_writes_by_a_view_is_noted_and_who_cannot_write_notes_nothing(engine: Engine) -> None:
@@ -193,7 +205,7 @@ def test_who_writes_by_a_view_is_noted_and_who_cannot_write_notes_nothing(engine
     engine.query("SELECT ml_udf._note_key(%s, 5)", watch)
     engine.query("INSERT INTO photos VALUES (1, '/1')")
     engine.query("RESET ROLE")
-    assert engine.query(NOTED) == [(1, [1])]
+    assert noted(engine) == [(1, [1])]
     engine.query("DROP OWNED BY stranger; DROP ROLE stranger")
 
 
@@ -260,6 +272,7 @@ def test_the_lag_has_the_rows_of_a_table_that_is_looked_at_as_a_whole(
     assert wrong_answers(engine) == []
 
 
+FORGET = "TRUNCATE ml_udf._new_note; SELECT count(*) FROM ml_udf._take_ring_notes()"
 WRITES = (
     "INSERT INTO {t} SELECT n, '/' || n, 0 FROM generate_series(1, 20) n",
     "INSERT INTO {t} VALUES (21, NULL, 0), (22, repeat('long', 5000), 0)",
@@ -275,7 +288,10 @@ WRITES = (
     " WHEN MATCHED THEN UPDATE SET photo = '/m' WHEN NOT MATCHED THEN INSERT VALUES (s.id, '/m', 0)",
     "DELETE FROM {t} WHERE id BETWEEN 9 AND 11",
 )
-NEW_KEYS = "SELECT unnest(ids) AS key, size FROM ml_udf._new_note WHERE watch = %s ORDER BY key"
+NEW_KEYS = """
+    SELECT unnest(ids) AS key, size FROM (SELECT watch, size, ids FROM ml_udf._new_note UNION ALL
+                                          SELECT watch, size, ids FROM ml_udf._take_ring_notes()) AS n
+    WHERE watch = %s ORDER BY key"""
 
 
 def watched_as(engine: Engine, table: str, answers: str) -> int:
@@ -292,45 +308,45 @@ def test_conditions_that_the_module_prepares_note_what_those_of_postgresql_do(en
     ours, others = watched_as(engine, "ours", "a"), watched_as(engine, "others", "b")
     for event in ("insert", "update", "delete"):  # named otherwise they are left to PostgreSQL
         engine.query(f"ALTER TRIGGER ml_udf_note_{others}_{event} ON others RENAME TO other_{event}")
-    noted = 0
+    count = 0
     for write in WRITES:
         for table in ("ours", "others"):
             engine.query(write.format(t=table))
-        keys = engine.query(NEW_KEYS, ours)
-        assert keys == engine.query(NEW_KEYS, others), write
-        noted += len(keys)
-        engine.query("TRUNCATE ml_udf._new_note")
-    assert noted == 18
+        keys = noted(engine, NEW_KEYS, ours)
+        assert keys == noted(engine, NEW_KEYS, others), write
+        count += len(keys)
+        engine.query(FORGET)
+    assert count == 18
 
 
 def test_a_session_follows_what_becomes_of_the_triggers_that_it_knows(engine: Engine) -> None:
     first, second = watched_as(engine, "meals", "a"), watched_as(engine, "meals", "b")
     numbers = iter(range(1, 100))
 
-    def noted() -> list[int]:
+    def watching() -> list[int]:
         """The watches that note a row that comes."""
-        engine.query("TRUNCATE ml_udf._new_note")
+        engine.query(FORGET)
         engine.query(f"INSERT INTO meals (id, photo) VALUES ({next(numbers)}, '/')")
-        return [watch for (watch,) in engine.query("SELECT watch FROM ml_udf._new_note ORDER BY 1")]
+        return [watch for (watch,) in engine.query("SELECT watch FROM ml_udf._ring_notes() ORDER BY 1")]
 
-    assert noted() == noted() == [first, second]
+    assert watching() == watching() == [first, second]
     trigger = f"ml_udf_note_{first}_insert"
     engine.query(f"ALTER TABLE meals DISABLE TRIGGER {trigger}")
-    assert noted() == noted() == [second]
+    assert watching() == watching() == [second]
     engine.query(f"ALTER TABLE meals ENABLE TRIGGER {trigger}")
     engine.query("ALTER TABLE meals ADD COLUMN more int, DROP COLUMN age, ADD COLUMN age int")
-    assert noted() == noted() == [first, second]
+    assert watching() == watching() == [first, second]
     engine.query(
         f"CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON meals FOR EACH ROW"
         f" WHEN (ml_udf._note_key({second}, new.id)) EXECUTE FUNCTION ml_udf_note_{first}()"
     )
-    assert noted() == noted() == [second]
+    assert watching() == watching() == [second]
     engine.query("SELECT ml_udf.drop_watch(%s)", second)
-    assert noted() == noted() == []
+    assert watching() == watching() == []
     engine.query(f"DROP TRIGGER {trigger} ON meals; SELECT ml_udf.drop_watch({first})")
-    assert noted() == []
+    assert watching() == []
     third = watched_as(engine, "meals", "c")
-    assert noted() == noted() == [third]
+    assert watching() == watching() == [third]
 
 
 def test_a_copy_stores_what_it_notes_when_it_commits(engine: Engine) -> None:
@@ -339,7 +355,7 @@ def test_a_copy_stores_what_it_notes_when_it_commits(engine: Engine) -> None:
         with engine.connection.cursor().copy("COPY meals FROM STDIN") as copy:
             copy.write("".join(f"{n}\t/{n}\t0\n" for n in range(1, 2501)))
         assert engine.query("SELECT 1 FROM ml_udf._note WHERE size > 0") == []
-    assert engine.query("SELECT size, ids FROM ml_udf._new_note WHERE watch = %s ORDER BY ids", watch) == [
+    assert noted(engine, "SELECT size, ids FROM ml_udf._take_ring_notes() WHERE watch = %s", watch) == [
         (1000, [1, 1000]),
         (1000, [1001, 2000]),
         (500, [2001, 2500]),

@@ -14,9 +14,16 @@ from tests.waiting import wait_until
 WATCH = "CALL ml_udf.score_table('foodlog', 'udf_food_name', 'image_path', output => 'food', watch => true"
 INTO = WATCH.replace("output => 'food'", "result_table => 'scores'")
 
+# How many notes the rings hold of watches that there are.
+IN_RINGS = "SELECT count(*) FROM ml_udf._ring_notes() AS r JOIN ml_udf._watch AS w ON w.id = r.watch"
+NOTED = f"""
+    SELECT 1 FROM ml_udf._note UNION ALL SELECT 1 FROM ml_udf._new_note
+    UNION ALL {IN_RINGS} HAVING count(*) > 0"""
+
 # Notes not answered yet, and watches of which some may be lost.
-PENDING = """
-    SELECT (SELECT count(*) FROM ml_udf._new_note) + (SELECT count(*) FROM ml_udf._note WHERE attempts = 0)
+PENDING = f"""
+    SELECT (SELECT count(*) FROM ml_udf._new_note) + ({IN_RINGS})
+         + (SELECT count(*) FROM ml_udf._note WHERE attempts = 0)
          + (SELECT count(*) FROM ml_udf._watch WHERE id NOT IN (SELECT watch FROM ml_udf._marked))"""
 
 # Long: what a loaded machine may take.

@@ -421,6 +421,7 @@ def _await_fresh(scene: Scene) -> None:
     """Until nothing is noted, the watch knows the present version, and nothing was noted meanwhile."""
     pending = (
         "SELECT (SELECT count(*) FROM ml_udf._note) + (SELECT count(*) FROM ml_udf._new_note)"
+        " + (SELECT count(*) FROM ml_udf._ring_notes())"
         " + (SELECT count(*) FROM ml_udf._watch WHERE id NOT IN (SELECT watch FROM ml_udf._marked)"
         f" OR version IS DISTINCT FROM '{1 + scene.outcome.deployments}')"
     )

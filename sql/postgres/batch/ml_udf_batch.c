@@ -3,8 +3,8 @@
  * ml_udf_batch.c
  *	  Module start: settings and the planner hook.
  *
- * Batches where session_preload_libraries (or its like) names it; it needs no
- * shared memory.  A session that loads it otherwise, as the triggers of a
+ * Batches where session_preload_libraries (or its like) names it; it asks the
+ * server for no shared memory.  A session that loads it otherwise, as the triggers of a
  * watch do, gets these triggers' conditions and no batches: whether statements
  * batch is set by who runs the database, and not by what a session happened to
  * call before.

@@ -6,7 +6,8 @@
  *	  note_key.c	the SQL functions, called by a trigger's WHEN
  *	  condition.c	what stands for that WHEN while a statement runs
  *	  notes.c		the keys that the running transaction has noted
- *	  store.c		stores them in ml_udf's tables
+ *	  store.c		stores them
+ *	  ring.c		in memory that sessions share, if they can go there
  *
  *-------------------------------------------------------------------------
  */
@@ -15,6 +16,7 @@
 
 #include "ml_udf_batch.h"
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 /* Most keys of one stored note, as ml_udf.scoring.watch.NOTE_KEYS */
@@ -56,5 +58,16 @@ extern void note_store(int32 watch, const NoteKeys *noted, int first, int count,
 					   bool at_commit);
 extern void store_init(void);
 extern void note_store_look(int32 watch);
+extern void note_store_new(Oid new_notes, int32 watch, TimestampTz noted_at,
+						   const Datum *keys, int count);
+
+/* ring.c */
+extern Datum ml_udf_make_rings(PG_FUNCTION_ARGS);
+extern Datum ml_udf_ring_notes(PG_FUNCTION_ARGS);
+extern Datum ml_udf_take_ring_notes(PG_FUNCTION_ARGS);
+extern bool ring_add(int32 watch, const Datum *keys, int count);
+extern void ring_end(bool committed);
+extern void ring_forget(Oid changed);
+extern void ring_init(void);
 
 #endif							/* ML_UDF_NOTE_H */

@@ -194,6 +194,7 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 		case XACT_EVENT_ABORT:
 			forget_notes();
+			ring_end(event == XACT_EVENT_COMMIT);
 			break;
 		default:
 			break;
@@ -206,5 +207,6 @@ note_init(void)
 {
 	RegisterXactCallback(at_transaction_end, NULL);
 	store_init();
+	ring_init();
 	condition_init();
 }

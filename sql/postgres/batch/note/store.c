@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * store.c
- *	  Stores noted keys in ml_udf's tables, for `ml-udf score --watch`.
+ *	  Stores noted keys for `ml-udf score --watch`: what a commit notes in the
+ *	  session's ring (ring.c) where it can, and else in ml_udf's tables.
  *
  *	  _new_note	what a commit notes: unlogged, without index and number, so
  *				that a transaction of one row pays for one short tuple.  A
@@ -136,6 +137,7 @@ forget_watched(Datum arg, Oid changed)
 {
 	Watched   **link = &all_watched;
 
+	ring_forget(changed);
 	while (*link != NULL)
 	{
 		Watched    *entry = *link;
@@ -235,7 +237,7 @@ insert(Oid schema, int32 watch, TimestampTz due_at, int size, Datum keys, Datum 
 
 /* One row of the table of new notes */
 static void
-insert_new(Oid relid, int32 watch, int size, Datum keys, Datum ids)
+insert_new(Oid relid, int32 watch, TimestampTz noted_at, int size, Datum keys, Datum ids)
 {
 	Relation	rel = table_open(relid, RowExclusiveLock);
 	HeapTuple	tuple;
@@ -246,7 +248,7 @@ insert_new(Oid relid, int32 watch, int size, Datum keys, Datum ids)
 		elog(ERROR, "ml_udf: %s has %d columns, not %d", RelationGetRelationName(rel),
 			 RelationGetNumberOfAttributes(rel), NEW_COLUMNS);
 	values[NEW_WATCH] = Int32GetDatum(watch);
-	values[NEW_NOTED_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[NEW_NOTED_AT] = TimestampTzGetDatum(noted_at);
 	values[NEW_SIZE] = Int32GetDatum(size);
 	values[NEW_KEYS] = keys;
 	values[NEW_IDS] = ids;
@@ -291,6 +293,16 @@ ids_of(const Datum *keys, int count)
 	return int8_array(ends, Min(2, count));
 }
 
+/* One row of the table of new notes, of integers that a commit has noted before */
+void
+note_store_new(Oid new_notes, int32 watch, TimestampTz noted_at, const Datum *keys, int count)
+{
+	ArrayType  *ids = ids_of(keys, count);
+
+	insert_new(new_notes, watch, noted_at, count, 0, PointerGetDatum(ids));
+	pfree(ids);
+}
+
 /* One note of `count` keys from `first` on, at most NOTE_KEYS; at_commit: nothing comes behind it */
 void
 note_store(int32 watch, const NoteKeys *noted, int first, int count, bool at_commit)
@@ -302,12 +314,15 @@ note_store(int32 watch, const NoteKeys *noted, int first, int count, bool at_com
 
 	if (watched == NULL)
 		return;
+	if (at_commit && noted->are_integers && ring_add(watch, keys, count))
+		return;
 	if (noted->are_integers)
 		ids = ids_of(keys, count);
 	else
 		texts = construct_array(keys, count, TEXTOID, -1, false, TYPALIGN_INT);
 	if (at_commit && OidIsValid(watched->new_notes))
-		insert_new(watched->new_notes, watch, count, PointerGetDatum(texts), PointerGetDatum(ids));
+		insert_new(watched->new_notes, watch, GetCurrentTimestamp(), count,
+				   PointerGetDatum(texts), PointerGetDatum(ids));
 	else
 		insert(watched->schema, watch, 0, count,
 			   PointerGetDatum(texts ? texts : construct_empty_array(TEXTOID)),
