@@ -68,6 +68,8 @@ class Gears:
         self._remaining_s: NDArray[np.float64] = np.stack([plan.remaining_s.T for plan in plans])
         self._new_s = self._remaining_s[:, :, NOTHING].copy()  # gears by devices
         self._is_one_device = self._new_s.shape[1] == 1
+        self._richest_remaining_s = self._remaining_s[0, 0]
+        self._richest_new_s = float(self._new_s[0, 0])
 
     def loads(self, load: LoadView) -> NDArray[np.float64]:
         """The load of every gear, [gears]; 1 is all that the devices can do within the goal."""
@@ -78,8 +80,8 @@ class Gears:
 
     def _richest(self, load: LoadView) -> float:
         """The load of the richest gear, on one device. Asked before every batch, and mostly all that is."""
-        work_s = float(self._remaining_s[0, 0] @ load.waiting)
-        work_s += load.rate * load.slo_s / 2 * float(self._new_s[0, 0]) + load.busy_s[0]
+        work_s = float(self._richest_remaining_s @ load.waiting)
+        work_s += load.rate * load.slo_s / 2 * self._richest_new_s + load.busy_s[0]
         return work_s / max(load.workers[0], _NOBODY) / load.slo_s
 
     def shift(self, gear: int, load: LoadView) -> int:

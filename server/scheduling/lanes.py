@@ -296,6 +296,10 @@ class Lane:
 
     def is_known(self, device: str, members: Collection[str] = ()) -> bool:
         """Whether l̂ of each of these members, or of every one, is more than a guess there."""
+        if len(members) == 1:
+            (name,) = members
+            known = self.latencies(device)[self.names.index(name)] if name in self.names else None
+            return bool(getattr(known, "is_known", True))
         pairs = zip(self.names, self.latencies(device), strict=True)
         return all(getattr(each, "is_known", True) for name, each in pairs if not members or name in members)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.ensemble.evidence import fit_evidence
+from server.ensemble.evidence import carried_over, fit_evidence
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.selection import Choice
 from server.scheduling.policy import RowRun
@@ -75,6 +76,49 @@ def test_rows_under_way_are_not_joined_with_others() -> None:
     for each in (head, rest):
         buckets.put(each, ASK)
     assert [each.count for bucket in buckets for each in bucket.groups] == [4, 6]
+
+
+def test_rows_that_a_batch_takes_together_are_told_apart_as_before_if_no_answer_comes() -> None:
+    whole = group()
+    odd, even = whole.pick([3, 1, 5]), whole.pick([0, 4, 2])
+    odd.state, even.state = 1, 2
+    together = RowGroup.together([odd, even])
+    assert laid_out([together], 8) == (Slice(1, 0, 6),)
+    assert (together.rows, together.count, together.places[8]) == ([0, 1, 2, 3, 4, 5], 6, range(6))
+    assert {odd, even}.isdisjoint(whole.request.groups)
+    together.is_late = True
+    assert list(together.apart()) == [odd, even]
+    assert set(whole.request.groups) == {whole, odd, even}
+    assert [(each.state, each.is_late, each.places) for each in (odd, even)] == [(1, True, {}), (2, True, {})]
+    assert RowGroup.together([odd]) is odd
+    assert list(odd.apart()) == [odd]
+
+
+@pytest.mark.parametrize("evidence_anew", [False, True])
+def test_how_sure_rows_are_is_known_again_once_the_worker_that_they_were_on_is_lost(evidence_anew) -> None:
+    of = ensemble_of(outcomes_of(*drawn([0.6, 0.75, 0.9])), [0.1, 0.2, 0.6])
+    latencies = [lambda rows, one=one: one.fixed_s + rows * one.per_row_s for one in of.members]
+    pool = MemberPool(of, selection_policy("value", of), latencies, slo_s=0.05, max_batch=8)
+    pool.set_worker(0.0, "w", range(3))
+    pool.submit(0.0, RowRun(1, 4, 0.0, 0.05, due_s=0.05))
+    first = pool.next_action(0.0)
+    assert isinstance(first, RunOn)
+    least, more, *_ = of.evidence.edges[1 << first.member]
+    pool.finished(0.001, first.batch_id, [(least + more) / 2, least / 2] * 2)
+    waited = {each.state: each.rows for each in pool._waiting}
+    assert list(waited.values()) == [2, 2]
+    second = pool.next_action(0.001)
+    assert isinstance(second, RunOn)
+    assert (second.rows, second.slices) == (4, (Slice(1, 0, 4),))
+    if evidence_anew:
+        fewer = ensemble_of(outcomes_of(*drawn([0.6, 0.75, 0.9], rows=300)), [0.1, 0.2, 0.6])
+        states = carried_over(of.evidence, fewer.evidence)
+        among = {states[state] for state in waited}
+        waited = {one: sum(rows for state, rows in waited.items() if states[state] == one) for one in among}
+        pool.follow(fewer, selection_policy("value", fewer))
+    pool.set_worker(0.001, "other", range(3))
+    pool.set_worker(0.002, "w", ())
+    assert {each.state: each.rows for each in pool._waiting} == waited
 
 
 def test_each_row_draws_a_lot_of_its_own_wherever_it_is_asked() -> None:
