@@ -63,7 +63,7 @@ class Settings:
     port: int = _setting(8080, "port to listen on; 0 picks a free one")
     front: str = _setting(
         "auto",
-        "what reads the connections: native, in C, where it is built; python; auto, which is python as yet",
+        "what reads the connections: native, in C; python; auto, native where it is built, without TLS",
     )
     port_file: Path | None = _setting(None, "file that receives the port once the server answers")
     home: Path = _setting(Path("~/.ml_udf"), "folder of everything durable: registry, models, functions")

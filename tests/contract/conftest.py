@@ -38,7 +38,8 @@ def photos(open_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def server(open_folder: Path, photos: Path) -> Iterator[InferenceServer]:
     made = open_folder / "made"
-    flags = [f"--home-group={database_group()}"]  # its sessions read the home where the endpoint is local:
+    # Its sessions read the home where the endpoint is local:. `native_server` is behind the other front.
+    flags = [f"--home-group={database_group()}", "--front=python"]
     with inference_server(open_folder / "served", media_roots=[photos], flags=flags) as running:
         running.deploy(hashing_model(made, "text_hash"), "udf_text")
         running.deploy(image_model(made, "photo_net"), "udf_photo")

@@ -15,6 +15,9 @@ _MODULES = (
     "server.http.native._front",
     "server.http.native.acceptor",
 )  # of older sources: fails
+_HOW_TO_BUILD = (
+    "with a C compiler and Python's headers: python -m server.http.native.build, or install ml_udf again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,13 @@ class FrontMissing(Exception):
 
 
 def choose_front(asked: str, *, has_tls: bool) -> ChosenFront:
-    """The front for `--front asked`. Raises `FrontMissing`."""
+    """The front for `--front asked`: `auto` is native where it can serve. Raises `FrontMissing`."""
     if asked == "python":
         return ChosenFront("python", "--front python asks for it")
-    if asked == "auto":
-        return ChosenFront("python", "--front auto is python as yet: the native one is new; --front native")
+    is_auto = asked == "auto"
     if has_tls:
+        if is_auto:
+            return ChosenFront("python", "the native one speaks no TLS")
         raise FrontMissing(
             "--front native speaks no TLS; give --front python, or let a proxy do TLS (--allow-plain)"
         )
@@ -43,8 +47,9 @@ def choose_front(asked: str, *, has_tls: bool) -> ChosenFront:
         for module in _MODULES:
             importlib.import_module(module)
     except ImportError as error:
+        if is_auto:
+            return ChosenFront("python", f"the native one is not built here ({error}); {_HOW_TO_BUILD}")
         raise FrontMissing(
-            f"--front native is not built here ({error}); with a C compiler and Python's headers: "
-            "python -m server.http.native.build, or install ml_udf again; else --front python"
+            f"--front native is not built here ({error}); {_HOW_TO_BUILD}; else --front python"
         ) from error
-    return ChosenFront("native", "--front native asks for it")
+    return ChosenFront("native", "it is built here" if is_auto else "--front native asks for it")

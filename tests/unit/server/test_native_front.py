@@ -260,9 +260,20 @@ def test_bodies_that_come_to_c_and_to_python_are_bounded_together() -> None:
 def test_which_front_serves_is_said_with_the_reason() -> None:
     assert choose_front("native", has_tls=False) == ChosenFront("native", "--front native asks for it")
     assert choose_front("python", has_tls=True).name == "python"
-    assert choose_front("auto", has_tls=False).name == "python"
     with pytest.raises(FrontMissing, match="speaks no TLS"):
         choose_front("native", has_tls=True)
+
+
+def test_auto_is_native_where_that_can_serve_and_says_why_not_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert choose_front("auto", has_tls=False) == ChosenFront("native", "it is built here")
+    assert choose_front("auto", has_tls=True) == ChosenFront("python", "the native one speaks no TLS")
+    monkeypatch.setitem(sys.modules, "server.http.native._front", None)
+    chosen = choose_front("auto", has_tls=False)
+    assert chosen.name == "python"
+    assert "not built here" in chosen.why
+    assert "python -m server.http.native.build" in chosen.why
 
 
 def test_a_front_that_is_not_built_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
