@@ -2,7 +2,8 @@
 
 Every variant is made as a server makes it (`gpu_worker.variants`), judged on the photos that taught nothing,
 and timed in passes on one core, by turns with its original. With --weights EfficientNet-Lite0's checkpoint is
-run through the same; its photos have none of ImageNet's classes, so that its agreement alone says something.
+run through the same, calibrated by and judged on windows of photos from --pictures. Nobody has said which of
+ImageNet's classes these show, so that its agreement with the original alone says something.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from examples.foodlog.dishes import DISHES
 from examples.foodlog.photo import take_photo
@@ -63,6 +65,31 @@ def drawn(folder: Path, count: int) -> Photos:
     table.write_text("path,label,split\n" + "".join(f"{','.join(row)}\n" for row in rows))
     pq.write_table(pa.table({"input": paths, "target": labels, "split": splits}), folder / "rows.parquet")
     return Photos(table, folder / "rows.parquet")
+
+
+def windows(folder: Path, pictures: Path, count: int) -> Photos:
+    """So many square windows of real photos: those of every second photo are to judge by."""
+    found = sorted(path for path in pictures.iterdir() if path.suffix in (".jpg", ".png"))
+    if len(found) < 2:
+        raise SystemExit(f"{pictures} has {len(found)} photos (.jpg, .png); at least 2 are needed")
+    (folder / "windows").mkdir()
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(count):
+        place = number % len(found)
+        with Image.open(found[place]) as opened:
+            photo = opened.convert("RGB")
+        side = round(random.uniform(0.4, 1.0) * min(photo.size))
+        left, top = (int(random.integers(0, room - side + 1)) for room in photo.size)
+        path = folder / "windows" / f"{number}.png"
+        window = photo.crop((left, top, left + side, top + side))
+        window.resize((256, 256), Image.Resampling.BICUBIC).save(path)
+        rows.append((str(path), "", "test" if place % 2 else "train"))
+    paths, labels, splits = zip(*rows, strict=True)
+    snapshot = folder / "windows.parquet"
+    pq.write_table(pa.table({"input": paths, "target": labels, "split": splits}), snapshot)
+    say(f"{count} windows of {len(found)} photos, {splits.count('test')} to judge by")
+    return Photos(snapshot, snapshot)
 
 
 def trained(folder: Path, architecture: str, photos: Photos, epochs: int) -> Path:
@@ -180,6 +207,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--architectures", nargs="*", default=list(ARCHITECTURES))
     parser.add_argument("--weights", type=Path, help="EfficientNet-Lite0's checkpoint, for its row")
+    parser.add_argument("--pictures", type=Path, help="folder of photos for that; without, drawn dishes")
+    parser.add_argument("--windows", type=int, default=400, help="of these photos")
     flags = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made:
@@ -190,7 +219,9 @@ def main() -> None:
             rows += compared(folder, model, photos, RECIPES, 10_000)
             _shown(rows[-1 - len(RECIPES) :])
         if flags.weights is not None:
-            rows += compared(folder, _imported(folder, flags.weights), photos, RECIPES, 200)
+            if flags.pictures is not None:
+                photos = windows(folder, flags.pictures, flags.windows)
+            rows += compared(folder, _imported(folder, flags.weights), photos, RECIPES, 1_000)
     say()
     _shown(rows)
     write_json("variants", {"photos": flags.photos, "epochs": flags.epochs, "variants": rows})
