@@ -140,7 +140,8 @@ typedef enum Found
 /* Of the session */
 static Rings *rings = NULL;
 static Ring *mine = NULL;
-static bool is_checked = false; /* that _rings still names `rings`, or none */
+static uint64 changes = 1;		/* of what decides which rings are the right ones */
+static uint64 checked = 0;		/* how many there had been when `rings` were the right ones, or none were */
 static bool is_writable = false;	/* a crash takes what they hold with the marks */
 static Oid	rings_table = InvalidOid;
 static Oid	new_notes_table = InvalidOid;
@@ -266,12 +267,13 @@ static Found
 find_rings(bool *are_named)
 {
 	Oid			schema;
-	uint64		number;
+	uint64		number,
+				before = changes;
+	Found		found = RINGS_MAPPED;
 
 	*are_named = true;
-	if (rings != NULL && (is_checked || pending > 0 || stored_to > 0 || taken_to != NULL))
+	if (rings != NULL && (checked == changes || pending > 0 || stored_to > 0 || taken_to != NULL))
 		return RINGS_MAPPED;
-	is_checked = true;			/* first: what changes from here on says so */
 	schema = get_namespace_oid("ml_udf", true);
 	rings_table = OidIsValid(schema) ? get_relname_relid("_rings", schema) : InvalidOid;
 	new_notes_table = OidIsValid(schema) ? get_relname_relid("_new_note", schema) : InvalidOid;
@@ -279,10 +281,13 @@ find_rings(bool *are_named)
 		get_rel_persistence(rings_table) == RELPERSISTENCE_UNLOGGED &&
 		get_rel_persistence(new_notes_table) == RELPERSISTENCE_UNLOGGED;
 	*are_named = OidIsValid(rings_table) && read_number(&number);
-	if (*are_named && rings != NULL && rings->number == number)
-		return RINGS_MAPPED;
-	unmap();
-	return *are_named ? map_rings(number) : RINGS_NONE;
+	if (!*are_named || rings == NULL || rings->number != number)
+	{
+		unmap();
+		found = *are_named ? map_rings(number) : RINGS_NONE;
+	}
+	checked = before;			/* nothing has failed half-way */
+	return found;
 }
 
 /* A change of a table may have made another ring the right one */
@@ -291,7 +296,7 @@ ring_forget(Oid changed)
 {
 	if (!OidIsValid(changed) || !OidIsValid(rings_table) ||
 		changed == rings_table || changed == new_notes_table)
-		is_checked = false;
+		changes++;
 }
 
 /* Have a ring of the session's own, if one is free */
@@ -399,7 +404,7 @@ ring_add(int32 watch, const Datum *keys, int count)
 	for (int i = 1; i < count && count > 2; i++)
 		if (DatumGetInt64(keys[i]) != first + i)
 			return false;
-	if (!is_checked)
+	if (checked != changes)
 		find_rings(&are_named);
 	if (rings == NULL || !is_writable || (mine == NULL && !claim_ring()))
 		return false;
