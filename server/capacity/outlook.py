@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.capacity.forecasting import RateForecast
+from server.capacity.sharing import too_late_share
 
 __all__ = [
     "HORIZON_S",
@@ -43,8 +44,9 @@ RatesAhead = tuple[tuple[float, tuple[float, ...]], ...]
 class Serving:
     """A copy as an option has it, between two times from now.
 
-    rows_per_s: what it gives of what others leave of its worker. batch_s: of the batches that give that, and
-    what it waits for others'. price_per_s: from now until it leaves, loading too.
+    rows_per_s: what it gives of what others leave of its worker. batch_s: of the batches that give that.
+    price_per_s: from now until it leaves, loading too. blocked: the share of the time in which its worker is
+    in a pass of another function that ends too late for a row that comes then.
     """
 
     rows_per_s: float
@@ -52,6 +54,7 @@ class Serving:
     price_per_s: float
     from_s: float = 0.0
     until_s: float = math.inf
+    blocked: float = 0.0
 
 
 def cost_of(serving: Sequence[Serving]) -> tuple[float, float]:
@@ -85,7 +88,9 @@ def late_ahead(
     return late
 
 
-_Stage = tuple[float, int, float]  # rows/s, copies, seconds that a row may wait
+# Rows/s, seconds that a row may wait, and of each copy: of its own passes' time, and of all time for others'
+# passes, the share in which a row that comes is too late there.
+_Stage = tuple[float, float, tuple[tuple[float, float], ...]]
 
 
 def _stages(serving: Sequence[Serving], goal_s: float) -> list[_Stage]:
@@ -98,7 +103,11 @@ def _stages(serving: Sequence[Serving], goal_s: float) -> list[_Stage]:
         middle_s = _MIDDLES_S[len(found)]
         there = [one for one in serving if one.from_s <= middle_s < one.until_s]
         slowest_s = max([one.batch_s for one in there], default=0.0)
-        stage = (sum([one.rows_per_s for one in there]), len(there), max(0.0, goal_s - slowest_s))
+        stage = (
+            sum([one.rows_per_s for one in there]),
+            max(0.0, goal_s - slowest_s),
+            tuple([(too_late_share(one.batch_s, goal_s - one.batch_s), one.blocked) for one in there]),
+        )
         while changes_s and changes_s[0] <= middle_s:
             del changes_s[0]
         until_s = changes_s[0] if changes_s else math.inf
@@ -121,8 +130,9 @@ def _late(stages: Sequence[_Stage], rates: Sequence[float], waiting: int, goal_s
         while place < steps and stages[place] is stage and rates[place] == comes:
             others_s += _STEPS_S[place]
             place += 1
-        gives, copies, slack_s = stage
+        gives, slack_s, copies = stage
         bound = gives * slack_s if gives else comes * goal_s
+        before = late
         for for_s in (first_s, others_s) if others_s else (first_s,):
             backlog += (comes - gives) * for_s
             if backlog > bound:
@@ -130,9 +140,14 @@ def _late(stages: Sequence[_Stage], rates: Sequence[float], waiting: int, goal_s
                 backlog = bound
             elif backlog < 0:
                 backlog = 0.0
-        if 0 < comes < gives:
-            share = tail_share(comes / gives, copies, gives * slack_s)
-            late += comes * (first_s + others_s) * share
+        if comes <= 0 or gives <= 0:
+            continue
+        rows, used = comes * (first_s + others_s), min(1.0, comes / gives)
+        blocked = math.prod([min(1.0, used * own + others) for own, others in copies])
+        if used < 1:
+            late += rows * max(tail_share(used, len(copies), gives * slack_s), blocked)
+        else:
+            late = max(late, before + rows * blocked)
     return late
 
 

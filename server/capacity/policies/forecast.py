@@ -16,6 +16,7 @@ rows: up while more than .8 % of the last five minutes' were late and still are,
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,7 @@ from server.capacity.policy import (
     WorkerUp,
     checked,
 )
+from server.capacity.sharing import Place, Sharing
 
 __all__ = ["Forecast"]
 
@@ -55,17 +57,19 @@ _SAMPLE_S = 1.0
 _TURNS = 4  # functions take turns: a quarter of them each half second
 _TIMES, _TIMES_WARM = 5, 3  # running that a saving is seen before it is done
 _SAVES = 0.03  # of an option's worth, at least
-_SAVES_ROWS, _SAVES_ROWS_SHARED = 1.0, 50.0  # and what so many late rows cost at first
+_SAVES_ROWS, _SAVES_ROWS_SHARED = 1.0, 20.0  # and what so many late rows cost at first
 _GAINS = 0.15  # of what there is costs: gained at least, where fewer rows are late
 # And what so many late rows cost at first. Where functions share devices each step disturbs the others.
-_GAINS_ROWS, _GAINS_ROWS_SHARED = 5.0, 60.0
+_GAINS_ROWS, _GAINS_ROWS_SHARED = 5.0, 30.0
 _DEAR = 5.0  # times what there is: such a step is thought over once
 _PEAK_S, _PEAK_BUCKET_S = 120.0, 5.0
 _LATE_S, _LATE_BUCKET_S = 300.0, 10.0
 _LATE_NOW_S = 30.0
 _LATE_SHARE = 0.008
+_LATE_SHARE_SHARED = 0.35  # where functions share workers, and are late for each other's passes
 _PRICE_UP, _PRICE_DOWN, _PRICE_MOST = 1.03, 0.98, 100.0
 _LATE_ROW_S = 1 / 3  # of the dearest copy's time: what a late row costs at least
+_LATE_TIMES_SHARED = 1.3  # where functions share workers: it hardly rises there
 _LATE_ROW_ROWS = 30.0  # and so many rows on any copy
 _ENDLESS_S = HORIZON_S  # the goal of rows that have none: they may wait, but the queue may not grow for ever
 _NOTHING = 1e-6  # rows/s: none
@@ -215,13 +219,13 @@ def _with_late(
     return late
 
 
-def _many_late(load: FunctionLoad, since: Sequence[float]) -> bool:
+def _many_late(load: FunctionLoad, since: Sequence[float], may_be: float) -> bool:
     """Whether more of its rows since then were late than chance makes of the share that may be."""
     _, arrived, late = since
     rows = load.arrived - arrived
     if rows <= 0:
         return False
-    bound = _LATE_SHARE + 2 * math.sqrt(_LATE_SHARE * (1 - _LATE_SHARE) / rows)
+    bound = may_be + 2 * math.sqrt(may_be * (1 - may_be) / rows)
     return (load.late - late) / rows > bound
 
 
@@ -235,11 +239,12 @@ class _Round:
         self._taken: list[Action] = []
         self._standing_as_is: dict[str, tuple[Serving, ...]] = {}
         self._reasons: dict[str, str] = {}
-        self._given: dict[tuple[str, str], tuple[float, float]] = {}
+        self._given: dict[tuple[str, str], tuple[float, float, float]] = {}
+        self._least_late_prices: dict[str, float] = {}
+        self._crowdings: dict[tuple[str, str], float] = {}
         self._copies = {name: self._standing(name) for name in functions}
         self._loads = {one.name: one for one in fleet.functions}
-        self._busy: dict[str, dict[str, float]] = {name: {} for name in fleet.workers}
-        self._booked: dict[str, set[str]] = {}  # function → the workers whose time it takes
+        self._sharing = Sharing(fleet.workers)
         for name in functions:
             self._book(name, self._staying(name))
         self._free_of_charge = not any(
@@ -280,14 +285,13 @@ class _Round:
 
     def _book(self, function: str, places: Iterable[tuple[str, str]]) -> None:
         """Its rows' share of the time of the workers on which it will stay, for its neighbours to see."""
-        for worker in self._booked.get(function, ()):
-            self._busy[worker].pop(function, None)
-        self._booked[function] = {worker for _, worker in places}
-        forecast, goal_s = self._functions[function].forecast, self._loads[function].goal_s
-        gives = sum(_rate(self._fleet.variants[variant], goal_s)[0] for variant, _ in places)
-        for _, worker in sorted(places):
-            share = (forecast.level if forecast else 0.0) / gives
-            self._busy[worker][function] = self._busy[worker].get(function, 0.0) + share
+        forecast = self._functions[function].forecast
+        self._sharing.book(
+            function,
+            forecast.level if forecast else 0.0,
+            min(self._loads[function].goal_s, _ENDLESS_S),
+            [self._place(function, one) for one in sorted(places)],
+        )
 
     def _staying(self, function: str) -> set[tuple[str, str]]:
         """Where its copies will be when all that is under way is over."""
@@ -295,17 +299,35 @@ class _Round:
 
     def _rebook(self, function: str, actions: Iterable[Action]) -> None:
         """Its neighbours are to see what has just been decided: else two of them would both move away."""
-        places = self._staying(function)
-        for action in actions:
-            if isinstance(action, Replicate | Upgrade | Downgrade):
-                places.add((action.variant, action.worker))
-            if isinstance(action, Upgrade | Downgrade):
-                places -= set(action.instead_of)
-            if isinstance(action, Drop):
-                places.discard((action.variant, action.worker))
-        self._book(function, places)
+        self._book(function, _after(self._staying(function), actions))
         self._given.clear()
         self._standing_as_is.clear()
+        self._crowdings.clear()
+
+    # ── whose way its passes are in ──────────────────────────────────────────────────────────────────
+
+    def _place(self, function: str, place: tuple[str, str]) -> Place:
+        variant, worker = place
+        return Place(worker, *_rate(self._fleet.variants[variant], self._loads[function].goal_s))
+
+    def _in_the_way(self, function: str, actions: Sequence[Action]) -> tuple[float, float]:
+        """Other functions' rows that are late in the horizon for what is done, and their price."""
+        if all(isinstance(one, WorkerUp) for one in actions):
+            return 0.0, 0.0
+        places = _after(self._staying(function), actions)
+        late = self._sharing.late_beside(function, [self._place(function, one) for one in sorted(places)])
+        rows = {name: HORIZON_S * rows_per_s for name, rows_per_s in late.items()}
+        return sum(rows.values()), sum(many * self._late_price(name) for name, many in rows.items())
+
+    def _crowding(self, variant: Variant, worker: str) -> float:
+        """What late rows cost a second that a copy there would make: its own, and its neighbours'."""
+        key = (variant.name, worker)
+        if key not in self._crowdings:
+            place = self._place(variant.function, key)
+            late = self._sharing.late_by_one_more(variant.function, place)
+            price = sum(rows_per_s * self._late_price(name) for name, rows_per_s in late.items())
+            self._crowdings[key] = round(price, 6)
+        return self._crowdings[key]
 
     # ── what a copy gives and costs ──────────────────────────────────────────────────────────────────
 
@@ -319,28 +341,20 @@ class _Round:
     ) -> Serving:
         """On that worker, beside the others there; None: on a worker that comes for it."""
         if worker is None:
-            rows_per_s, batch_s = _rate(variant, goal_s)
+            (rows_per_s, batch_s), blocked = _rate(variant, goal_s), 0.0
         else:
             key = (variant.name, worker.name)
             if key not in self._given:
                 self._given[key] = self._beside(variant, worker.name, goal_s)
-            rows_per_s, batch_s = self._given[key]
-        return Serving(rows_per_s, batch_s, self._price(variant), from_s, until_s)
+            rows_per_s, batch_s, blocked = self._given[key]
+        return Serving(rows_per_s, batch_s, self._price(variant), from_s, until_s, blocked)
 
-    def _beside(self, variant: Variant, worker: str, goal_s: float) -> tuple[float, float]:
-        """What a copy gives beside others there, and seconds of a batch with what it waits for of theirs."""
+    def _beside(self, variant: Variant, worker: str, goal_s: float) -> tuple[float, float, float]:
+        """What a copy gives beside others there, seconds of a batch, and the share that others block."""
         rows_per_s, batch_s = _rate(variant, goal_s)
-        taken, longest_s = 0.0, 0.0
-        for name, share in self._busy[worker].items():
-            if name == variant.function:
-                continue
-            taken += share
-            for other, where in self._copies[name]:
-                if where == worker:
-                    longest_s = max(
-                        longest_s, _rate(self._fleet.variants[other], self._loads[name].goal_s)[1]
-                    )
-        return rows_per_s * max(_LEAST_SHARE, 1 - taken), batch_s + min(1.0, taken) * longest_s
+        left = max(_LEAST_SHARE, 1 - self._sharing.taken(worker, without=variant.function))
+        slack_s = min(goal_s, _ENDLESS_S) - batch_s
+        return rows_per_s * left, batch_s, self._sharing.blocked(variant.function, worker, slack_s)
 
     def _price(self, variant: Variant) -> float:
         return self._fleet.copy_price_per_s(variant)
@@ -357,14 +371,26 @@ class _Round:
             takes_s = variant.warm_load_s + max(0.0, warm.ready_s - self._fleet.now_s)
         return takes_s + self._links_free_s[worker.name]
 
-    def _late_row_price(self, choices: Sequence[Variant], seen: _Seen) -> float:
-        prices = [(one, self._price(one) + self._worker_price(one.device)) for one in choices]
-        dearest = max(max(_LATE_ROW_S, _LATE_ROW_ROWS / one.rows_per_s) * price for one, price in prices)
-        return dearest * seen.price
+    def _late_price(self, function: str) -> float:
+        """P: what one of its late rows costs."""
+        return self._least_late_price(function) * self._functions[function].price
 
-    def _shares(self, function: str) -> bool:
-        """Whether other functions have copies on its workers."""
-        return any(len(self._busy[worker]) > 1 for _, worker in self._copies[function])
+    def _least_late_price(self, function: str) -> float:
+        """P at first. Where functions share workers a row of one is worth as much as another's."""
+        if not self._least_late_prices:
+            self._least_late_prices = {
+                one.name: self._late_price_alone(choices)
+                for one in self._fleet.functions
+                if (choices := self._fleet.choices(one))
+            }
+            if self._sharing.is_shared:
+                same = _LATE_TIMES_SHARED * statistics.median(self._least_late_prices.values())
+                self._least_late_prices = dict.fromkeys(self._least_late_prices, same)
+        return self._least_late_prices.get(function, 0.0)
+
+    def _late_price_alone(self, choices: Sequence[Variant]) -> float:
+        prices = [(one, self._price(one) + self._worker_price(one.device)) for one in choices]
+        return max(max(_LATE_ROW_S, _LATE_ROW_ROWS / one.rows_per_s) * price for one, price in prices)
 
     # ── one function ─────────────────────────────────────────────────────────────────────────────────
 
@@ -376,20 +402,21 @@ class _Round:
         copies = self._copies[load.name]
         if not copies and not load.waiting and seen.forecast.level < _NOTHING:
             return []
+        shares = self._sharing.is_shared
         if due:
-            self._follow_late_rows(load, seen)
+            self._follow_late_rows(load, seen, shares=shares)
         peak = max(one[1] for one in seen.peaks)
         if not load.waiting and peak < _NOTHING and [name for name, _ in copies] == [choices[0].name]:
             return []  # nothing comes, and less cannot be had
         goal_s = min(load.goal_s, _ENDLESS_S)
-        late_price = self._late_row_price(choices, seen)
+        late_price = self._late_price(load.name)
         ahead = rates_ahead(seen.forecast)
-        level = 0.0 if seen.jumped else seen.forecast.at(HORIZON_S)  # in a hurry what is needed comes first
+        # In a hurry what is needed comes first; on shared workers others lack what one has in reserve.
+        level = 0.0 if seen.jumped or shares else seen.forecast.at(HORIZON_S)
         worth = _Worth(ahead, load.waiting, goal_s, late_price, late_price / seen.price, peak, level)
         nothing = _Option((), self._as_is(load))
         found = worth.of(nothing, self._reload_s(load, choices))
         best: tuple[float, float, _Option] | None = None
-        shares = self._shares(load.name)
         gain_rows, saving_rows = (
             (_GAINS_ROWS_SHARED, _SAVES_ROWS_SHARED) if shares else (_GAINS_ROWS, _SAVES_ROWS)
         )
@@ -398,11 +425,15 @@ class _Round:
         spends = found[0] - worth.least(nothing) >= gain  # else nothing that costs more can be worth it
         for option in self._options(load, choices, spends=spends):
             bound = best[0] if best else found[0]
-            if worth.least(option) >= bound:
+            least = worth.least(option)
+            if least >= bound and not (shares and _takes_away(option.actions)):
                 continue
-            value, late = worth.of(option, self._reload_s(load, choices, option), bound)
-            if value < bound:
-                best = (value, late, option)
+            rows, harm = self._in_the_way(load.name, option.actions) if shares else (0.0, 0.0)
+            if least + harm >= bound:
+                continue
+            value, late = worth.of(option, self._reload_s(load, choices, option), bound - harm)
+            if value + harm < bound:
+                best = (value + harm, late + rows, option)
         actions = self._done(load.name, found, best, nothing, gain, saving, due=due)
         return actions or (self._insured(load, choices) if due and self._keep_warm else [])
 
@@ -489,14 +520,15 @@ class _Round:
         self._rebook(function, wanted)
         return wanted
 
-    def _follow_late_rows(self, load: FunctionLoad, seen: _Seen) -> None:
+    def _follow_late_rows(self, load: FunctionLoad, seen: _Seen, *, shares: bool) -> None:
         """P up, where too many rows were late in the last five minutes and still are; else down.
 
-        Of late rows that are over and done with a higher price brings none back.
+        Of late rows that are over and done with a higher price brings none back. Where functions share
+        workers, rows are late for others' passes, and what one has for a higher price makes others' late.
         """
-        now_s = self._fleet.now_s
+        now_s, may_be = self._fleet.now_s, _LATE_SHARE_SHARED if shares else _LATE_SHARE
         of_late = next((one for one in seen.late if now_s - one[0] <= _LATE_NOW_S), seen.late[-1])
-        many = _many_late(load, seen.late[0]) and _many_late(load, of_late)
+        many = _many_late(load, seen.late[0], may_be) and _many_late(load, of_late, may_be)
         seen.price = min(_PRICE_MOST, max(1.0, seen.price * (_PRICE_UP if many else _PRICE_DOWN)))
 
     def _as_is(self, load: FunctionLoad) -> tuple[Serving, ...]:
@@ -653,7 +685,7 @@ class _Round:
         return [(place,) for _, place in found.values()]
 
     def _places(self, variant: Variant, without: set[str]) -> list[Worker]:
-        """Where a copy may go: host memory that holds it first, then the quietest."""
+        """Where a copy may go: host memory that holds it first, then where it is least in anybody's way."""
         able = [
             one
             for one in self._of_kind.get(variant.device, ())
@@ -663,7 +695,8 @@ class _Round:
             able,
             key=lambda one: (
                 (variant.name, one.name) not in self._warm,
-                round(sum(self._busy[one.name].values()), 3),
+                self._crowding(variant, one.name),
+                round(self._sharing.taken(one.name), 3),
                 one.name,
             ),
         )
@@ -724,7 +757,7 @@ class _Round:
             if not any(one.state == "ready" for one in rest) or seen.forecast is None:
                 return 0.0
             choices = fleet.choices(load)
-            late_price = self._late_row_price(choices, seen)
+            late_price = self._late_price(function)
             worth = _Worth(
                 rates_ahead(seen.forecast),
                 load.waiting,
@@ -745,7 +778,7 @@ class _Round:
         self, load: FunctionLoad, leaving: frozenset[tuple[str, str]], worker: Worker
     ) -> tuple[Serving, ...]:
         """Its other copies, with what its neighbours bring along from the worker that leaves."""
-        moving = sum(share for name, share in self._busy[worker.name].items() if name != load.name)
+        moving = self._sharing.taken(worker.name, without=load.name)
         rest = self._without(load, leaving)
         each = moving / max(1, len(rest))
         return tuple(
@@ -758,6 +791,24 @@ class _Round:
             )
             for one in rest
         )
+
+
+def _takes_away(actions: Iterable[Action]) -> bool:
+    """Whether a copy leaves: it is then less in the way of its neighbours."""
+    return any(isinstance(action, Upgrade | Downgrade | Drop) for action in actions)
+
+
+def _after(places: Iterable[tuple[str, str]], actions: Iterable[Action]) -> set[tuple[str, str]]:
+    """Where a function's copies are once the actions are done."""
+    found = set(places)
+    for action in actions:
+        if isinstance(action, Replicate | Upgrade | Downgrade):
+            found.add((action.variant, action.worker))
+        if isinstance(action, Upgrade | Downgrade):
+            found -= set(action.instead_of)
+        if isinstance(action, Drop):
+            found.discard((action.variant, action.worker))
+    return found
 
 
 def _rate(variant: Variant, goal_s: float) -> tuple[float, float]:

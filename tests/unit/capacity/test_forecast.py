@@ -217,3 +217,36 @@ def test_a_neighbour_takes_its_share_of_a_device():
     assert {one.worker for one in run.fleet.copies} == {"gpu-0", "gpu-1"} or any(
         one.variant.endswith("gpu-8") for one in run.fleet.copies
     )
+
+
+def crowded_cpus(on: str) -> Driven:
+    """`f`, and on the worker `on` a function of passes of 400 ms; only CPUs, and `f` may hardly wait."""
+    slow = replace(CPU, name="g/cpu", function="g", profile=((1, 0.4),))
+    workers = {name: Worker(name, "cpu") for name in ("cpu-0", "cpu-1", "cpu-2")}
+    kind = replace(DEVICES["cpu"], least=3, most=3)
+    copies = (CPU_0, Copy("g/cpu", on))
+    goal_s = 1.3 * CPU.batch_s(1)
+    return Driven(
+        Forecast(),
+        fleet(
+            *copies,
+            functions=(FunctionLoad("f", goal_s, 0), FunctionLoad("g", 2.0, 0)),
+            variants={CPU.name: CPU, slow.name: slow},
+            devices={"cpu": kind},
+            workers=workers,
+        ),
+    )
+
+
+@pytest.mark.parametrize("rows_per_s", [1.5, 2.2])
+def test_a_function_with_a_short_goal_gets_copies_where_no_long_passes_are(rows_per_s: float):
+    run = crowded_cpus("cpu-0").run([rows_per_s] * 40, together=True)
+    of = {
+        name: {one.worker for one in run.fleet.copies if one.variant == name} for name in ("f/cpu", "g/cpu")
+    }
+    assert of["f/cpu"] - of["g/cpu"], run.done
+
+
+def test_long_passes_are_not_put_in_the_way_of_a_short_goal():
+    run = crowded_cpus("cpu-1").run([2.6] * 40, together=True)
+    assert {one.worker for one in run.fleet.copies if one.variant == "g/cpu"} == {"cpu-1", "cpu-2"}, run.done

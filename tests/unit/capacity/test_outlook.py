@@ -35,6 +35,23 @@ def test_a_copy_counts_from_when_it_is_ready_and_costs_from_now():
     assert cost_of([old, new]) == pytest.approx((6 * 1.0 + 30 * 5.0, 5.0))
 
 
+def test_rows_that_find_every_copys_worker_in_anothers_pass_are_late():
+    """So few that chance makes none of them wait for each other."""
+    few = rates_ahead(RateForecast(2.0, 0.0, 2.0))
+    one = Serving(100.0, 0.01, 1.0, blocked=0.3)
+    assert late_ahead([one], few, 0, 0.5) == pytest.approx(30 * 2 * 0.3, rel=0.05)
+    assert late_ahead([one, one], few, 0, 0.5) == pytest.approx(30 * 2 * 0.3**2, rel=0.05)
+    free = Serving(100.0, 0.01, 1.0)
+    assert late_ahead([one, free], few, 0, 0.5) == pytest.approx(0.0, abs=1e-3)
+
+
+def test_rows_that_may_wait_for_half_a_pass_are_late_for_the_pass_before_them():
+    few = rates_ahead(RateForecast(1.0, 0.0, 1.0))
+    slow = Serving(10.0, 0.1, 1.0)
+    assert late_ahead([slow], few, 0, 0.15) >= 30 * 1 * 0.1 * 0.5 * 0.9
+    assert late_ahead([slow], few, 0, 0.25) < late_ahead([slow], few, 0, 0.15) / 3
+
+
 def test_rows_that_wait_already_are_seen():
     few = [Serving(110.0, 0.01, 1.0)]
     assert late_ahead(few, STEADY, 500, 0.5) > late_ahead(few, STEADY, 0, 0.5) + 300
