@@ -69,7 +69,7 @@ from server.observability.history import History, server_id
 from server.observability.metrics import Exposition, Metrics
 from server.observability.readings import Reading, reading_of
 from server.observability.recorder import Recorder
-from server.placement.policies.by_name import placement_named
+from server.placement.policies.by_name import is_spread, placement_named
 from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
 from server.placement.remote_models import RemoteModels
@@ -361,6 +361,7 @@ def create_app(
     )
     for flag, check in (
         ("placement", lambda: placement_named(settings.placement)),
+        ("members", lambda: is_spread(settings.members)),
         ("capacity-policy", lambda: capacity_policy_named(settings.capacity_policy)),
         ("prices", lambda: _prices(settings)),
     ):
@@ -428,6 +429,7 @@ async def _running(
             capacity=functools.partial(_capacity, settings),
             measured=measured,
             policy=placement_named(settings.placement),
+            spread=is_spread(settings.members),
             starting=catalog.groups,
             profile=Profiler(latencies, worker_hang_s=settings.worker_hang_s).measure,
             patience_s=settings.worker_start_s,

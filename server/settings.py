@@ -250,6 +250,11 @@ class Settings:
     default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
     default_max_batch: int = _setting(256, "largest batch of a function that names none, and of bare models")
     placement: str = _setting("value", "placement policy: what workers load, and what leaves for it")
+    members: str = _setting(
+        "packed",
+        "members of a function that no worker can hold together: packed on as few nodes as may be, or spread "
+        "over as many",
+    )
     default_policy: str = _setting("goodput", "batching policy of a function that names none")
     bulk_sharing: str = _setting(
         "backfill", "when bulk rows run beside interactive ones: backfill, or threshold (below 40 % busy)"

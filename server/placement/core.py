@@ -100,13 +100,16 @@ class _Crowded:
 class Placement:
     """`apart`: whether members of a group may be on different workers where no worker can hold them all.
 
-    workers: how many there will be, though not all may be up at once; such that were never up are like the
-    first that was.
+    spread: whether they are then on as many machines as may be. workers: how many there will be, though not
+    all may be up at once; such that were never up are like the first that was.
     """
 
-    def __init__(self, policy: PlacementPolicy, *, apart: bool = False, workers: int = 0) -> None:
+    def __init__(
+        self, policy: PlacementPolicy, *, apart: bool = False, spread: bool = False, workers: int = 0
+    ) -> None:
         self._policy = GuardedPlacement(policy)
         self._apart = apart
+        self._spread = spread
         self._expected_workers = workers
         self._workers: dict[str, WorkerPlaces] = {}
         self._capacities: dict[str, Capacity] = {}  # of all that ever were: one that is gone comes again
@@ -430,6 +433,7 @@ class Placement:
             wishes=tuple(one.wish for one in self._open.values()),
             waited_for=waited_for,
             apart=self._apart,
+            spread=self._spread,
             running=self._of_present(
                 {name: frozenset(running) for name, running in self._running.items()},
             ),

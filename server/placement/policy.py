@@ -219,6 +219,7 @@ class PlacementState:
 
     waited_for: the groups that rows wait for, resident or not.
     apart: whether members of a group may be on different workers where no worker can hold them all.
+    spread: whether these are then on as many machines as may be, and not on as few.
     running: worker → models that batches are under way on there.
     memory: what the policy remembers, plain values; {} at first.
     demand: worker → share of its time that the rows take that come for its models, in batches of four; what
@@ -241,6 +242,7 @@ class PlacementState:
     hottest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     demand: Mapping[str, float] = field(default_factory=dict)
     used_bytes: Mapping[str, int] = field(default_factory=dict)
+    spread: bool = False
 
     def size_bytes(self, key: str) -> int:
         """Of a model; 0 while it is not known."""
@@ -260,6 +262,7 @@ class PlacementState:
             "wishes": [{**asdict(wish), "without": sorted(wish.without)} for wish in self.wishes],
             "waited_for": [[list(group), _plain_rows(rows)] for group, rows in self.waited_for.items()],
             "apart": self.apart,
+            "spread": self.spread,
             "running": {name: sorted(keys) for name, keys in self.running.items()},
             "visits": {
                 "last": list(visits.last),
@@ -289,6 +292,7 @@ class PlacementState:
             ),
             waited_for={tuple(group): _waiting_of(rows) for group, rows in plain["waited_for"]},
             apart=plain["apart"],
+            spread=plain.get("spread", False),
             running={name: frozenset(keys) for name, keys in plain["running"].items()},
             visits=Visits(
                 tuple(visits["last"]),

@@ -147,6 +147,7 @@ class Residency:
         clock: Callable[[], float] = time.monotonic,
         *,
         policy: PlacementPolicy | None = None,
+        spread: bool = False,
         workers: int = 0,
         starting: Callable[[], Iterable[Group]] = tuple,
         profile: Profile | None = None,
@@ -159,7 +160,7 @@ class Residency:
         self._capacity = capacity
         self._measured = measured
         self._clock = clock
-        self._core = Placement(policy or LeastRecentlyUsed(), apart=True, workers=workers)
+        self._core = Placement(policy or LeastRecentlyUsed(), apart=True, spread=spread, workers=workers)
         self._places: dict[str, _LiveWorker] = {}
         self._models: dict[str, ModelVersion] = {}
         self._served: dict[str, Group] = {}  # by function

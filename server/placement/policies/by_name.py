@@ -16,7 +16,7 @@ from server.placement.policies.value import ValueOfResidency
 from server.placement.policy import PlacementPolicy
 from server.policy_names import named
 
-__all__ = ["PLACEMENT_POLICIES", "placement_named"]
+__all__ = ["PLACEMENT_POLICIES", "is_spread", "placement_named"]
 
 PLACEMENT_POLICIES: Mapping[str, Callable[..., PlacementPolicy]] = MappingProxyType(
     {
@@ -39,3 +39,10 @@ def placement_named(name: str, options: Mapping[str, Any] = MappingProxyType({})
     """
     known = {each: partial(make, **options) for each, make in PLACEMENT_POLICIES.items()}
     return named("placement policy", name, known, ("decide",))
+
+
+def is_spread(members: str) -> bool:
+    """Whether members that are apart are spread over nodes; ValueError for neither `packed` nor `spread`."""
+    if members not in ("packed", "spread"):
+        raise ValueError(f"{members!r} is no way to place members; write packed or spread")
+    return members == "spread"

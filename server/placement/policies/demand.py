@@ -93,6 +93,8 @@ def assigned(state: PlacementState, wish: Wish, best: Choice) -> list[tuple[Grou
         {key: state.size_bytes(key) for key in wish.group},
         {name: worker.capacity for name, worker in workers.items()},
         {name: [key for key in wish.group if has(worker, key)] for name, worker in workers.items()},
+        {name: worker.node for name, worker in workers.items()},
+        spread=state.spread,
     )
     return [
         (part, workers[name])

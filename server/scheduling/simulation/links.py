@@ -58,8 +58,9 @@ class SimulatedLinks:
         *,
         tells_moves: bool = False,
         nodes: Mapping[str, float] | None = None,
+        spread: bool = False,
     ) -> None:
-        self._core = Placement(policy, apart=True, workers=len(devices))
+        self._core = Placement(policy, apart=True, spread=spread, workers=len(devices))
         self._devices = {device.name: device for device in devices}
         self._groups = groups
         self._sizes = sizes

@@ -206,6 +206,7 @@ class Workload:
     tells_tenants: bool = True  # whether the scheduler knows whose rows are whose
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
     nodes: tuple[SimulatedNode, ...] = ()
+    spread: bool = False  # members that are apart are on as many nodes as may be
     prefix_batching: bool = True
 
     def load_s(self, model: MemberLoad, device: SimulatedDevice) -> float:
@@ -396,6 +397,7 @@ class _Simulation:
             self._show,
             tells_moves=load.loads_block,
             nodes={node.name: node.models_bytes_per_s for node in load.nodes},
+            spread=load.spread,
         )
         self._order = iter(load.closed_loop.order if load.closed_loop is not None else ())
         self._clients: set[int] = set()  # requests of the closed loop that are not answered yet

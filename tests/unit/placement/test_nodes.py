@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from server.placement.core import Placement, Step
+from server.placement.policies.by_name import placement_named
 from server.placement.policies.value import ValueOfResidency
 from server.placement.policy import Capacity, PlacementState, WaitingRows
 
@@ -89,3 +92,29 @@ def test_without_nodes_workers_of_one_kind_share_a_link_and_nothing_is_near():
     core = placement(("w0", ""), ("w1", ""))
     load(core, "w0", "m0", 2.0)
     assert dict(core.state(1.0, {}).models["m0"].load_s) == {"gpu": 2.0}
+
+
+@pytest.mark.parametrize("policy", ["value", "lru"])
+@pytest.mark.parametrize("spread", [False, True])
+def test_members_apart_are_packed_on_a_node_or_spread_so_that_some_survive_its_loss(
+    policy: str, spread: bool
+):
+    core = Placement(placement_named(policy), apart=True, spread=spread, workers=4)
+    for key in ("m0", "m1"):
+        core.know(key, 100 * MB)
+    nodes = {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
+    for name, node in nodes.items():
+        core.worker_up(name, Capacity(max_models=1), "gpu", node=node)
+    core.want(0.0, ("m0", "m1"))
+    for now_s in (0.0, 1.0, 2.0):
+        for step in core.steps(now_s, {})[0]:
+            core.begin(now_s, step)
+            core.loaded(now_s, step.worker, step.load, 100 * MB, 0.1)
+            core.over(step.worker)
+    held = {name: set(one.resident) for name, one in core.state(3.0, {}).workers.items()}
+    assert sorted(key for keys in held.values() for key in keys) == ["m0", "m1"]
+    rows_travel_to = {nodes[name] for name, keys in held.items() if keys}
+    assert len(rows_travel_to) == (2 if spread else 1)
+    for lost in rows_travel_to:
+        survives = set().union(*(keys for name, keys in held.items() if nodes[name] != lost))
+        assert len(survives) == (1 if spread else 0)

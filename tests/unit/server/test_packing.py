@@ -65,3 +65,21 @@ def _fit(sizes: list[int], capacities: list[int]) -> bool:
         if all(load <= capacity for load, capacity in zip(loads, capacities, strict=True)):
             return True
     return False
+
+
+FOUR = {name: Capacity(max_models=1) for name in ("a0", "b0", "a1", "b1")}
+NODES = {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
+
+
+def test_members_are_on_as_few_machines_as_may_be_or_on_as_many() -> None:
+    sizes = {"m": 1, "n": 1}
+    assert packed(sizes, FOUR, {}, NODES) == {"a0": ("m",), "a1": ("n",)}
+    assert packed(sizes, FOUR, {}, NODES, spread=True) == {"a0": ("m",), "b0": ("n",)}
+    assert packed(sizes, FOUR, {"a1": ["n"]}, NODES, spread=True) == {"a1": ("n",), "b0": ("m",)}
+
+
+def test_what_fits_only_packed_is_packed() -> None:
+    workers = {"a0": Capacity(capacity_bytes=6), "b0": Capacity(capacity_bytes=4)}
+    sizes = {"k": 3, "l": 3, "m": 2, "n": 2}
+    found = packed(sizes, workers, {}, {"a0": "a", "b0": "b"}, spread=True)
+    assert found == {"a0": ("k", "l"), "b0": ("m", "n")}
