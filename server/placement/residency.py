@@ -746,6 +746,12 @@ class Residency:
     def _failed(self, place: _LiveWorker, key: str, error: ServiceError, *, died: bool | None = None) -> None:
         lost = isinstance(error, WorkerLost) if died is None else died
         self._core.failed("" if place.gone else place.worker.name, key, error, died=lost)
+        if lost:
+            return
+        # Rows that came while no worker was up have no wish that ends: the one that came was offered theirs.
+        for group in self._listener.waited_for():
+            if key in _keys(group) and _keys(group) not in self._wanted:
+                self._listener.load_failed(group, error)
 
     def _is_waited_for(self, model: ModelVersion) -> bool:
         return any(model in group for group in self._listener.waited_for())

@@ -159,6 +159,21 @@ def test_a_model_that_cannot_be_loaded_fails_the_rows_that_wait_for_it() -> None
     asyncio.run(scenario())
 
 
+def test_rows_that_came_before_any_worker_fail_with_the_load_that_the_first_one_tries() -> None:
+    async def scenario() -> None:
+        house = House()
+        pending = house.ask("a")
+        await settle()  # nobody is there to load what it wants
+        worker = FakeWorker(unloadable={"net/1": "bad_option"})
+        house.residency.worker_up(worker)
+        with pytest.raises(BadOption, match="net/1 cannot be loaded"):
+            await asyncio.wait_for(pending.future, 5)
+        await settle()
+        assert len(worker.loads) < 5  # it is not tried for ever
+
+    asyncio.run(scenario())
+
+
 def test_the_waiting_rows_of_a_removed_version_fail_and_new_ones_are_refused() -> None:
     async def scenario() -> None:
         house = House()
