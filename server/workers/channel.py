@@ -25,7 +25,7 @@ from gpu_worker.wire.protocol import (
 )
 from server.workers.pool import OnReply
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "called"]
 
 
 OnWanted = Callable[[WantPiece | GivePiece, Callable[[Message], None]], None]
@@ -78,14 +78,7 @@ class Channel(asyncio.BufferedProtocol):
 
     async def call(self, message: Message) -> Message:
         """Send and await the reply."""
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-        def arrived(message: Message) -> None:
-            if not reply.done():  # its awaiter may have been cancelled
-                reply.set_result(message)
-
-        self.send(message, arrived)
-        return await reply
+        return await called(self.send, message)
 
     def cancel(self, message_id: int) -> None:
         """Ask to forget `message_id`; nothing if it was answered already."""
@@ -177,3 +170,15 @@ class Channel(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, {}
         for message_id, on_reply in pending.items():
             on_reply(Failed(message_id, "worker_lost", reason))
+
+
+async def called(send: Callable[[Message, OnReply], int], message: Message) -> Message:
+    """The reply to a message that is sent so."""
+    reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def arrived(message: Message) -> None:
+        if not reply.done():  # its awaiter may have been cancelled
+            reply.set_result(message)
+
+    send(message, arrived)
+    return await reply

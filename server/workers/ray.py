@@ -39,7 +39,7 @@ from gpu_worker.wire.protocol import (
 )
 from server.supervision import Tasks
 from server.version import VERSION
-from server.workers.channel import Channel
+from server.workers.channel import Channel, called
 from server.workers.device_host import EXITED, Order, Place
 from server.workers.driver_link import ClusterError, DriverLink
 from server.workers.file_rows import FileRows, SentRows
@@ -200,14 +200,7 @@ class RayWorker:
 
     async def call(self, message: Message) -> Message:
         """See `Worker.call`."""
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-        def arrived(message: Message) -> None:
-            if not reply.done():  # its awaiter may have been cancelled
-                reply.set_result(message)
-
-        self.send(message, arrived)
-        return await reply
+        return await called(self.send, message)
 
     def cancel(self, message_id: int) -> None:
         """See `Worker.cancel`."""
