@@ -227,8 +227,9 @@ def test_dates_and_free_text_are_learnt_from_as_they_are(engine: str, request: p
     right = value(f"SELECT count(*) FROM ({LETTERS}) AS letters WHERE {asked} = churned")
     assert right >= 0.9 * len(customers())
     of_old = "DATE '1960-01-01', TIMESTAMPTZ '2026-01-05 12:00:00+02'"
-    assert value(f"SELECT udf_{name}({of_old}, 'I am on the free plan')") == "yes"
-    assert value(f"SELECT udf_{name}({of_old}, 'I am on the pro plan')") == "no"
+    for plan, leaves in (("free", "yes"), ("pro", "no")):
+        letter = f"'letter 1000: a customer of the {plan} plan wrote to us'"
+        assert value(f"SELECT udf_{name}({of_old}, {letter})") == leaves
     assert value(f"SELECT udf_{name}(NULL, NULL, NULL)") in ("yes", "no")
     assert value(f"SELECT udf_{name}(DATE 'infinity', NULL, 'the free plan')") == "yes"
 
