@@ -8,7 +8,7 @@ could answer it. Rows come at any moment alike, and workers are taken to be busy
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Place", "Sharing", "too_late_share"]
@@ -69,10 +69,6 @@ class Sharing:
     def is_shared(self) -> bool:
         """Whether any worker has copies of more than one function."""
         return any(len(there) > 1 for there in self._by_worker.values())
-
-    def functions_on(self, worker: str) -> Collection[str]:
-        """Those that have copies there."""
-        return self._by_worker[worker].keys()
 
     def taken(self, worker: str, without: str = "") -> float:
         """The share of its time that functions take, but that one."""

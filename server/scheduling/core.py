@@ -680,8 +680,8 @@ class Scheduler:
             most_s = light_s if lane.is_crowded(now_s, worker) else math.inf
             riders = interactive_riders(now_s, lane, worker, runs, kin, self._queues.lanes, most_s)
         lane.holds_bulk = lane.holds_bulk or not self._bulk_sharing.joins
-        is_last = not riders and not any(other.interactive.rows for other in self._queues.lanes)
-        if lane.filler_rows and is_last:
+        is_alone = lane.filler_rows and not riders
+        if is_alone and not any(other.interactive.rows for other in self._queues.lanes):
             start_s = worker.free_at_s(now_s)
             limits = self._filler_limits(now_s, worker)
             oldest_s = min(run.arrived_s for run in runs)

@@ -73,15 +73,17 @@ def interactive_riders(
 
 
 def filler_riders(now_s: float, kin: Iterable[Lane], room: int, row_s: float) -> Riders:
-    """Take up to `room` fillers of a lane's `kin`, who have waited longest first. row_s: what a row takes."""
+    """Take up to `room` fillers of a lane's `kin`, who all have some, who have waited longest first.
+
+    row_s: what a row takes.
+    """
     found: list[tuple[Lane, list[RowRun]]] = []
     for other in sorted(kin, key=lambda each: each.filler_served_s):
         if room < 1:
             break
-        if other.filler_rows:
-            taken = other.take_fillers(now_s, min(room, other.filler_rows, other.spec.max_batch), row_s)
-            room -= sum(run.rows for run in taken)
-            found.append((other, taken))
+        taken = other.take_fillers(now_s, min(room, other.filler_rows, other.spec.max_batch), row_s)
+        room -= sum(run.rows for run in taken)
+        found.append((other, taken))
     return found
 
 

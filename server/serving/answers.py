@@ -100,12 +100,8 @@ def each_part(answer: Answer, sizes: Sequence[int]) -> list[Answer]:
     found: list[Answer] = []
     first, total = 0, max(1, sum(sizes))
     for member, size in zip(answer.members, sizes, strict=True):
-        errors = [
-            RowError(error.index - first, error.code, error.message)
-            for error in answer.errors
-            if first <= error.index < first + size
-        ]
         part = size / total
+        errors = _errors_of(answer, first, size)
         found.append(Answer(0, [member], errors, part * answer.decode_s, part * answer.forward_s))
         first += size
     found[0].work_s, found[0].stay_s = answer.work_s, answer.stay_s
@@ -118,9 +114,14 @@ def part_of(answer: Answer, first: int, rows: int) -> Answer:
         MemberAnswer(told.model, [column.part(first, rows) for column in told.columns])
         for told in answer.members
     ]
-    errors = [
+    errors = _errors_of(answer, first, rows)
+    return Answer(0, members, errors, answered=answer.answered[first : first + rows])
+
+
+def _errors_of(answer: Answer, first: int, rows: int) -> list[RowError]:
+    """The errors of rows [first, first + rows) of a batch, counted from the first."""
+    return [
         RowError(error.index - first, error.code, error.message)
         for error in answer.errors
         if first <= error.index < first + rows
     ]
-    return Answer(0, members, errors, answered=answer.answered[first : first + rows])

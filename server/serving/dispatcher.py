@@ -572,10 +572,9 @@ class Dispatcher:
         if reply.code == "overloaded" and reply.wanted_bytes:
             self.residency.short_of_memory(sent.worker, batch.members)
         again = {"worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"}
-        if reply.code in again or _is_of_proxy(sent):  # whose faults are its own: others answer its rows
-            self._run_again(now_s, sent, reply)
-            return
-        if sent.beside:  # who is at fault shows when each is asked alone, as they are from now on
+        # A proxy's faults are its own: others answer its rows. Of several members or parts in one batch it
+        # shows who is at fault when each is asked alone, as they are from now on.
+        if reply.code in again or _is_of_proxy(sent) or sent.beside:
             self._run_again(now_s, sent, reply)
             return
         log.error(
