@@ -52,6 +52,7 @@ __all__ = ["Publisher", "fit_from"]
 log = logging.getLogger("ml_udf.server.publishing")
 
 _LEASE_LOOK_S = 1.0
+_FILES_LOOK_S = 1.0
 _FOLLOW_S = 1.0
 
 
@@ -136,6 +137,7 @@ class Publisher:
             await asyncio.to_thread(self._artifacts.write_function, function.name, file_form(function))
         for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
             await asyncio.to_thread(self._artifacts.remove_function, name)
+        await self._look_for_files()
 
     def follow(self) -> None:
         """From now on serve what other servers of the registry register, deploy and delete, too."""
@@ -474,6 +476,18 @@ class Publisher:
         """From now on a model that comes is a candidate of each wish that it fits."""
         self._models_came.set()  # some may have come while no server ran
         self._tasks.always("wishes", self._follow_wishes)
+        self._tasks.always("files of candidates", self._follow_files)
+
+    async def _follow_files(self) -> None:
+        while True:
+            await asyncio.sleep(_FILES_LOOK_S)
+            await self._look_for_files()
+
+    async def _look_for_files(self) -> None:
+        """Which candidates of functions by wish have lost a file."""
+        if self._wishes is not None:
+            candidates = {model for function in self._catalog for model in function.candidates}
+            await self._wishes.look_for_files(candidates)
 
     async def _follow_wishes(self) -> None:
         while True:
@@ -524,13 +538,16 @@ class Publisher:
     async def _with_first(self, draft: Function, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The specification, its candidates as far as they can be loaded, the one that answers at rest first.
 
+        Who has lost a file stays one, and answers when that is back.
+
         Raises `BadOption` with the nearest that can be had where none keeps what is wished.
         """
         assert self._wishes is not None, "only a server that decides on wishes takes them"
         fine: list[ModelVersion] = []
+        await self._wishes.look_for_files(draft.candidates)
         for model in draft.candidates:
             try:
-                if not self._wishes.is_measured(model):
+                if self._wishes.has_its_files(model) and not self._wishes.is_measured(model):
                     await self._load((model,))
                 fine.append(model)
             except BadOption as error:

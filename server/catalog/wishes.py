@@ -5,7 +5,7 @@
 
 INFaaS (ATC 2021) §3 has the abstraction, §5 the selection: of the variants that meet the goals the cheapest,
 those that run before those that would have to be loaded. Here accuracy is never given up, since it does not
-come back with the load; time may be, and then the answer says so.
+come back with the load; time may be, and then the answer says so. Who has lost a file answers nothing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Estimate:
     wait_s: until a worker that holds it is free; load_s: until it is loaded, 0 where it is resident · cost:
     of 1,000 rows, in seconds of a device, or where those have prices (is_priced) in their currency · share:
     of the devices' time, if all of the function's rows were its · is_guess: what it takes was never measured:
-    who was measured comes first
+    who was measured comes first · lost: which of its files is gone and what to do, "" where all are there:
+    what a worker still holds of it may leave at any time, and never comes back
     """
 
     key: str
@@ -108,6 +109,7 @@ class Estimate:
     share: float = 0.0
     is_guess: bool = False
     is_priced: bool = False
+    lost: str = ""
 
     @property
     def predicted_s(self) -> float:
@@ -156,9 +158,10 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
 
     Of those that keep all goals: with a least accuracy the one that costs least, else the most accurate one.
     Where none does, of those that are accurate enough the one that is nearest in time, and in cost of equally
-    fast ones. Raises `NoMembers` where none is accurate enough.
+    fast ones. Who has lost a file is none of them. Raises `NoMembers` where none is accurate enough.
     """
-    accurate = _accurate(goals, estimates)
+    there = _there(estimates)
+    accurate = _accurate(goals, there)
     kept = _soon_and_cheap(goals, accurate)
     if kept:
         if goals.min_accuracy is not None:
@@ -170,13 +173,13 @@ def decide(goals: Goals, estimates: Sequence[Estimate]) -> Decision:
         asked = str(goals)
         told = f"{len(kept)} of {len(estimates)} keep {asked}" if asked else "no goal is set"
         reason = f"{told}; {chosen.key} {why}" if len(kept) > 1 else f"{chosen.key} alone: {told}"
-        return Decision(goals, chosen.key, True, reason, estimates)
+        return Decision(goals, chosen.key, True, reason + _left_out(estimates, there), estimates)
     if not accurate:
         raise NoMembers(_no_such(goals, estimates))
     chosen = min(accurate, key=_by_time)
     lacks = "; ".join(_lacks(goals, chosen))
     reason = f"degraded: nothing keeps {goals} now; {chosen.key} is nearest, {lacks}"
-    return Decision(goals, chosen.key, False, reason, estimates)
+    return Decision(goals, chosen.key, False, reason + _left_out(estimates, there), estimates)
 
 
 def check_had(name: str, goals: Goals, estimates: Sequence[Estimate]) -> Decision:
@@ -265,6 +268,18 @@ def held_out_of(model: ModelVersion, variants: Variants | None = None) -> HeldOu
     return HeldOut(model.accuracy, low, high, rows)
 
 
+def _there(estimates: Sequence[Estimate]) -> Sequence[Estimate]:
+    """Those of which all files are there."""
+    return [each for each in estimates if not each.lost]
+
+
+def _left_out(estimates: Sequence[Estimate], there: Sequence[Estimate]) -> str:
+    """Who is not asked, and why, behind a reason; "" where nobody is left out."""
+    if len(there) == len(estimates):
+        return ""
+    return "; left out: " + "; ".join(f"{each.key}, {each.lost}" for each in estimates if each.lost)
+
+
 def _accurate(goals: Goals, estimates: Sequence[Estimate]) -> Sequence[Estimate]:
     least = goals.min_accuracy
     if least is None:
@@ -284,7 +299,7 @@ def _soon_and_cheap(goals: Goals, estimates: Sequence[Estimate]) -> Sequence[Est
 
 
 def _lacks(goals: Goals, one: Estimate) -> tuple[str, ...]:
-    found = []
+    found = [one.lost] if one.lost else []
     if not _accurate(goals, [one]):
         found.append("nobody has measured it" if one.low is None else f"right in {one.low:.3g} at the least")
     if goals.slo_s is not None:
@@ -317,6 +332,14 @@ def _by_time(one: Estimate) -> tuple[bool, bool, float, float, str]:
 
 def _no_such(goals: Goals, estimates: Sequence[Estimate]) -> str:
     """Why nothing keeps the goals, and the nearest on each side that can be had."""
+    there = _there(estimates)
+    left_out = _left_out(estimates, there)
+    if not there:
+        return f"no model is left to answer{left_out}"
+    return _nearest(goals, there) + left_out
+
+
+def _nearest(goals: Goals, estimates: Sequence[Estimate]) -> str:
     near = []
     if goals.slo_s is not None or goals.cost is not None:
         others = Goals(None, goals.slo_s, goals.cost, goals.rows)

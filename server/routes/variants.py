@@ -9,11 +9,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from server.catalog.functions import ModelVersion
-from server.catalog.variants import ORIGINAL, Variant, base_of, is_variant, variant_of
+from server.catalog.variants import ORIGINAL, Variant, base_of
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.callers import tell
 from server.services import SeenOf, ServicesOf, ViewOf
+from server.serving.lost_files import lost_file
 from server.training.variants.candidates import wishes_from
 from server.training.variants.orders import Order
 
@@ -76,12 +77,12 @@ def _told_order(order: Order) -> dict[str, Any]:
 def told_variant(variant: Variant, served: ModelVersion | None) -> dict[str, Any]:
     """A variant for who asks. served: as which model version; None where it is none. Blocking."""
     held_out = variant.held_out
-    gone = "" if served is None else _gone(served)
+    lost = None if served is None else lost_file(served)
     return {
         "model": variant.model,
         "version": variant.version,
         "variant": variant.name,
-        "key": variant.key if not variant.refused and served is not None and not gone else None,
+        "key": variant.key if not variant.refused and served is not None and lost is None else None,
         "is_original": variant.name == ORIGINAL,
         "runtime": variant.runtime,
         "precision": variant.precision,
@@ -102,25 +103,10 @@ def told_variant(variant: Variant, served: ModelVersion | None) -> dict[str, Any
         "dataset": held_out and held_out.dataset,
         "split": held_out and held_out.split,
         "refused": variant.refused or None,
-        "gone": gone or None,
+        "gone": lost and f"{lost.path} is gone; {lost.remedy}",
         "files": [file.to_json() for file in variant.files],
         "measured_at": _at(variant.measured_at),
     }
-
-
-def _gone(model: ModelVersion) -> str:
-    """Which of its files is not there, and what to do; "" where all are."""
-    for file in model.files:
-        path = model.directory / file.name
-        if not path.is_file():
-            name = base_of(model.name)
-            again = (
-                f"make it again: ml-udf variants {name} --only {variant_of(model.name)}"
-                if is_variant(model.name)
-                else "put it back, or register the model anew"
-            )
-            return f"{path} is gone; {again}"
-    return ""
 
 
 def _at(unix_s: float) -> str:

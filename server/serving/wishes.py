@@ -11,6 +11,7 @@ on an idle server. The rule itself is `server.catalog.wishes`. Runs on the event
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -27,6 +28,7 @@ from server.errors import NoMembers
 from server.observability.metrics import Metrics
 from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import Call
+from server.serving.lost_files import lost_file
 from server.supervision import Tasks
 
 __all__ = ["Decided", "Wishes", "Workers"]
@@ -184,6 +186,7 @@ class Wishes:
         self._prospects: dict[tuple[str, Form], list[_Prospect]] = {}  # in this epoch
         self._sight = _Sight()
         self._spread_at_s: dict[str, float] = {}
+        self._lost: dict[str, str] = {}  # by model key, which file is gone and what to do
         self.epoch = 0
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────
@@ -225,6 +228,27 @@ class Wishes:
         """Whether it is known what the model takes, on any kind of device."""
         learned = self._latency_of(model)
         return any(learned.kinds(form) for form in forms_of(model.task, model.input.form))
+
+    async def look_for_files(self, models: Iterable[ModelVersion]) -> None:
+        """Find out which of them have lost a file: those answer no wish, until it is back."""
+        named = {model.key: model for model in models}
+        found = await asyncio.to_thread(lambda: {key: lost_file(model) for key, model in named.items()})
+        files = {key: file for key, file in found.items() if file is not None}
+        lost = {key: f"whose file {file.path.name} is gone ({file.remedy})" for key, file in files.items()}
+        before = {key for key in named if key in self._lost}
+        for key in lost.keys() - before:
+            log.error("a candidate has lost a file model=%s path=%s", key, files[key].path)
+        for key in before - lost.keys():
+            log.info("a candidate has its file again model=%s", key)
+            if not self.is_measured(named[key]):
+                self._tasks.once("spread", self._spread((named[key],)), f"spread {key}")
+        if lost.keys() != before:
+            self._lost = {key: why for key, why in self._lost.items() if key not in named} | lost
+            self._end_epoch(self._clock())
+
+    def has_its_files(self, model: ModelVersion) -> bool:
+        """Whether all files of the model were there when they were looked for last."""
+        return model.key not in self._lost
 
     def decided(self, function: Function) -> list[Decided]:
         """What was decided of its calls of late, by their goals, the last asked first."""
@@ -354,6 +378,7 @@ class Wishes:
                     share,
                     one.is_guess,
                     self._price_per_s is not None,
+                    self._lost.get(one.key, ""),
                 )
             )
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ml_udf.errors import BadOption
 from tests.engines import Engine, SqlError
 from tests.inference_server import InferenceServer
 from tests.models import write_manifest
+from tests.waiting import wait_until
 
 CLASSES = ["broth", "stew", "roast", "salad"]
 WISH = '{"purpose": "wish_small", "min_accuracy": 0.7, "slo_ms": 2000}'
@@ -133,3 +135,48 @@ def test_a_kept_answer_is_not_given_for_a_goal_that_its_model_does_not_keep(
     assert who(ml_udf_min_accuracy=0.9) == ("wish_large", 1)
     assert who() == ("wish_small", 1)
     client.close()
+
+
+def test_a_model_whose_file_is_gone_answers_no_wish_until_it_is_back(
+    server: InferenceServer, open_folder: Path
+) -> None:
+    for name, accuracy in (("wish_whole", 0.8), ("wish_torn", 0.97)):
+        folder = write_manifest(
+            open_folder / "made",
+            name,
+            task="text-classification",
+            architecture="hashing",
+            input={"form": "text"},
+            classes=["whole", "torn"],
+            accuracy=accuracy,
+            score={"metric": "accuracy", "value": accuracy, "rows": 400},
+            files=[{"name": "words.txt", "role": "vocabulary"}],
+        )
+        (folder / "words.txt").write_text("words")
+        server.deploy(folder)
+    with closing(Client(server.url)) as client:
+        client.put("/v1/functions/wish_files", {"wants": {"purpose": "wish_whole", "slo_ms": 60_000}})
+
+        def who(**parameters: float) -> tuple[str, str]:
+            asked = {
+                "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}],
+                "outputs": [{"name": "answered_by"}, {"name": "decision"}],
+                "parameters": parameters,
+            }
+            one, other = client.post("/v2/models/wish_files/infer", asked)["outputs"]
+            return one["data"][0], other["data"][0]
+
+        assert who()[0] == "wish_torn"
+        torn = server.home / "models" / "wish_torn" / "1" / "words.txt"
+        torn.rename(torn.with_suffix(".away"))
+        wait_until(lambda: who()[0] == "wish_whole")
+        gone = r"left out: wish_torn/1, whose file words\.txt is gone \(put it back"
+        assert re.search(gone, who()[1])
+        with pytest.raises(BadOption, match=rf"nearest: 0\.\d+ by wish_whole/1.*{gone}"):
+            who(ml_udf_min_accuracy=0.9)
+        with pytest.raises(BadOption, match=gone):
+            client.put("/v1/functions/wish_no", {"wants": {"purpose": "wish_whole", "min_accuracy": 0.9}})
+        (decided,) = client.get("/v1/functions/wish_files")["decisions"]
+        assert [bool(each["lacks"]) for each in decided["candidates"]] == [True, False]
+        torn.with_suffix(".away").rename(torn)
+        wait_until(lambda: who()[0] == "wish_torn")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_worker.model_files.file_list import ModelFile
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import function_of, single_model_function, spec_from
 from server.catalog.functions import Function, ModelVersion
@@ -204,6 +206,30 @@ def test_a_wish_that_cannot_be_is_refused_with_the_nearest_on_each_side() -> Non
     assert check_had("f", Goals(min_accuracy=0.95, slo_s=0.1), ALL).chosen == "large/1"
 
 
+GONE = "whose file model.onnx is gone (make it again: ml-udf variants small --only int8)"
+
+
+def test_who_has_lost_a_file_is_not_chosen_and_the_reason_says_so() -> None:
+    lost = replace(SMALL, lost=GONE)
+    decision = decide(Goals(min_accuracy=0.75, slo_s=0.1), [lost, MIDDLE, LARGE])
+    assert (decision.chosen, decision.is_met) == ("middle/1", True)
+    assert decision.reason.endswith(f"; left out: small/1, {GONE}")
+    assert decision.weighed[0].lacks == (GONE,)
+    late = decide(Goals(slo_s=0.005), [lost, MIDDLE, LARGE])
+    assert (late.chosen, late.is_met) == ("middle/1", False)
+    assert f"left out: small/1, {GONE}" in late.reason
+
+
+def test_where_only_who_has_lost_a_file_would_do_the_error_says_which_and_what_to_do() -> None:
+    lost = replace(LARGE, lost=GONE)
+    with pytest.raises(NoMembers) as refused:
+        decide(Goals(min_accuracy=0.95), [SMALL, MIDDLE, lost])
+    assert "nearest: 0.9 by middle/1" in refused.value.message
+    assert f"left out: large/1, {GONE}" in refused.value.message
+    with pytest.raises(NoMembers, match=r"f: no model is left to answer; left out: large/1, .*make it again"):
+        check_had("f", Goals(), [lost])
+
+
 # ── the function, and its calls ───────────────────────────────────────────────────────────────────
 
 
@@ -364,6 +390,28 @@ def test_the_better_one_that_is_not_resident_is_loaded_where_there_is_room() -> 
         assert house.spread == ["small/1"], "once for a while"
         house.held = frozenset(MS)
         house.now_s += 1
+        assert house.chosen(function) == "small"
+
+    asyncio.run(run())
+
+
+def test_a_candidate_whose_file_is_gone_answers_nothing_until_it_is_back(tmp_path: Path) -> None:
+    """Not bulk rows either, nor where a worker holds it still."""
+
+    async def run() -> None:
+        small = replace(MODELS[0], directory=tmp_path, files=(ModelFile("model.onnx"),))
+        house, function = House(), wished(min_accuracy=0.75, slo_ms=50)
+        function = replace(function, candidates=(small, *MODELS[1:]), members=(small,))
+        assert house.chosen(function) == "small"
+        await house.wishes.look_for_files(function.candidates)
+        assert house.chosen(function) == "middle"
+        assert house.chosen(function, row_class="bulk") == "middle"
+        told = "small/1, whose file model.onnx is gone (put it back, or register the model anew)"
+        assert told in house.ask(function).decision
+        assert house.wishes.at_rest(function).chosen == "middle/1"
+        assert not house.wishes.has_its_files(small)
+        (tmp_path / "model.onnx").touch()
+        await house.wishes.look_for_files(function.candidates)
         assert house.chosen(function) == "small"
 
     asyncio.run(run())
