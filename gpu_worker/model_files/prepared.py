@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
 
+from gpu_worker.model_files.page_cache import cached_from
 from gpu_worker.model_files.regular import flush, open_regular
 
 __all__ = ["LAYOUT_VERSION", "Prepared", "PreparedFiles", "Stamp", "content_of", "read_at", "stamp_of"]
@@ -104,9 +105,10 @@ class Prepared:
             return 0
         done = 0
         with contextlib.suppress(OSError):
-            done = os.preadv(self.file.fileno(), [view], at, os.RWF_NOWAIT)
-        if done < len(view):
-            with contextlib.suppress(OSError):
+            cached = cached_from(self.file.fileno(), at, len(view))
+            if cached:
+                done = os.preadv(self.file.fileno(), [view[:cached]], at)
+            if done < len(view):
                 done += os.preadv(self.direct, [view[done:]], at + done)
         return done
 
@@ -135,7 +137,7 @@ class PreparedFiles:
             file.close()
             self.refuse(content, str(exc))
             return None
-        if hasattr(os, "O_DIRECT") and hasattr(os, "RWF_NOWAIT"):
+        if hasattr(os, "O_DIRECT"):
             with contextlib.suppress(OSError):  # the very file that was looked over
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
                 found.direct = os.open(f"/proc/self/fd/{file.fileno()}", flags)

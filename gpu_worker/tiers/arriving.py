@@ -1,4 +1,4 @@
-"""A file's bytes on their way into memory, read by a thread of their own, so that what is here can go on."""
+"""A file's bytes on their way into memory, read by threads of their own, so that what is here can go on."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Damaged(Exception):
 
 
 class Arriving:
-    """`read(view, start)` fills `into`, piece by piece, in one of `threads`.
+    """`read(view, start)` fills `into`, piece by piece, in all of `threads` at once: a disk wants the next
+    request before it has done the last.
 
-    sha256: what all of it must hash to, for a file that is not trusted; nothing counts as arrived before.
-    `over` is called in the end, whatever came of it.
+    read: may run in several threads. sha256: what all of it must hash to, for a file that is not trusted: one
+    thread reads it, and nothing counts as arrived before. `over` is called once, whatever came of it.
     """
 
     def __init__(
@@ -37,14 +38,18 @@ class Arriving:
         self._into = into
         self._sha256 = sha256
         self._over = over
-        self._arrived = 0
+        self._next = 0  # where the next piece begins that nobody reads yet
+        self._arrived = 0  # bytes without a gap
+        self._beyond: dict[int, int] = {}  # start → end of pieces that are here, after a gap
+        self._readers = 0
         self._error: BaseException | None = None
         self._given_up = False
         self._ended = False
         self._changed = threading.Condition()
         self._began_s = 0.0  # 0: not yet
         self.took_s = 0.0
-        threads.put(self._run)
+        for _ in range(1 if sha256 else threads.count):
+            threads.put(self._run)
 
     def until(self, nbytes: int, is_cancelled: IsCancelled) -> None:
         """Waits for the first `nbytes`. Raises `Damaged`, `Cancelled`."""
@@ -83,36 +88,62 @@ class Arriving:
         return (time.monotonic() - self._began_s) * (len(self._into) / self._arrived - 1.0)
 
     def _run(self) -> None:
-        error: BaseException | None = None
+        """One reader; the last one to be done ends it all."""
         with self._changed:
-            self._began_s = time.monotonic()
+            if self._ended:
+                return
+            self._began_s = self._began_s or time.monotonic()
+            self._readers += 1
+        error: BaseException | None = None
         try:
-            self._read_all()
+            if self._sha256:
+                self._read_and_hash()
+            else:
+                self._read_pieces()
         except OSError as exc:
             error = Damaged(str(exc))
         except BaseException as exc:  # raised where it is waited for
             error = exc
         with self._changed:
+            self._error = self._error or error
+            self._readers -= 1
+            if self._readers:
+                return
             self.took_s = time.monotonic() - self._began_s
-            self._error = error
             self._ended = True
-            if error is None:
-                self._arrived = len(self._into)
             self._changed.notify_all()
         self._over()
 
-    def _read_all(self) -> None:
-        digest = hashlib.sha256() if self._sha256 else None
-        for start in range(0, len(self._into), _PIECE_BYTES):
+    def _read_pieces(self) -> None:
+        while (piece := self._take()) is not None:
+            start, end = piece
+            self._read(self._into[start:end], start)
+            self._here(start, end)
+
+    def _read_and_hash(self) -> None:
+        digest = hashlib.sha256()
+        while (piece := self._take()) is not None:
+            start, end = piece
+            self._read(self._into[start:end], start)
+            digest.update(self._into[start:end])
+        if digest.hexdigest() != self._sha256:
+            raise Damaged("its data is not what was written")
+        self._here(0, len(self._into))
+
+    def _take(self) -> tuple[int, int] | None:
+        """The next piece; None where there is none, or another reader has failed. Raises `Cancelled`."""
+        with self._changed:
+            start, end = self._next, min(self._next + _PIECE_BYTES, len(self._into))
+            if start == end or self._error is not None:
+                return None
             if self._given_up:
                 raise Cancelled("nobody wants it any more")
-            piece = self._into[start : start + _PIECE_BYTES]
-            self._read(piece, start)
-            if digest is not None:
-                digest.update(piece)
-                continue
-            with self._changed:
-                self._arrived = start + len(piece)
-                self._changed.notify_all()
-        if digest is not None and digest.hexdigest() != self._sha256:
-            raise Damaged("its data is not what was written")
+            self._next = end
+        return start, end
+
+    def _here(self, start: int, end: int) -> None:
+        with self._changed:
+            self._beyond[start] = end
+            while (reached := self._beyond.pop(self._arrived, None)) is not None:
+                self._arrived = reached
+            self._changed.notify_all()

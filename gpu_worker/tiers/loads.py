@@ -49,6 +49,7 @@ __all__ = ["Grow", "LoadTimes", "Loads", "Made"]
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.01
 _FILLED_BYTES = 16 << 20
+_READERS = 2  # of one file, so that the disk is never without a request
 _T = TypeVar("_T")
 
 Grow = Callable[[int], None]  # told what a model takes of the device, before it is taken; may raise
@@ -133,8 +134,8 @@ class Loads:
         self.kept = KeptNetworks()
         self._being_written: set[int] = set()  # memory of which a file is made: it must stay as it is
         self._lock = threading.Lock()
-        # One each: what one of them does for a load waits for no other kind of step.
-        self._reading = Threads(1, "reading")
+        # Apart: what one of them does for a load waits for no other kind of step.
+        self._reading = Threads(_READERS, "reading")
         self._making = Threads(1, "making")
         self._writing = Threads(1, "writing")
 

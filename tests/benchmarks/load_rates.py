@@ -1,10 +1,11 @@
 """`make bench-loads`: how fast a model of 233 MB gets onto a simulated device, by what link and disk do.
 
 From the host's memory: the time that the link needs at its rate, as a share of the whole load. From the disk,
-none of it in the page cache (posix_fadvise DONTNEED, where the filesystem obeys it): what arrives per second
-of the whole load, as a share of what `dd` reads of the same file just before or after. Loads are those that a
-worker does when the model comes back: its network is there and waits for its weights. The first ones, which
-prepare, are shown apart.
+none of it in the page cache (posix_fadvise DONTNEED, where the filesystem obeys it), and from the page cache:
+what arrives per second of the whole load, as a share of what `dd` reads of the same file in the same state
+just before (from the page cache: of the link's rate, if that is less). Loads are those that a worker does
+when the model comes back: its network is there and waits for its weights. The first ones, which prepare, are
+shown apart.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,6 @@ def drop_from_page_cache(path: Path) -> None:
 
 
 def dd_bytes_per_s(path: Path) -> float:
-    drop_from_page_cache(path)
     began_s = time.monotonic()
     subprocess.run(["dd", f"if={path}", "of=/dev/null", "bs=4M"], check=True, capture_output=True)
     return path.stat().st_size / (time.monotonic() - began_s)
@@ -101,7 +101,7 @@ def main() -> None:
             first["from the weights"] = asdict(report)
             engine._loads.settle()
             (file,) = prepared.iterdir()
-            link, disk, dd = _measured(engine, model, file, rounds, flags.rate * 1e9)
+            rates = _measured(engine, model, file, rounds)
         finally:
             engine.close()
         fresh = Engine(Settings(device=device, threads=1, prepared=str(prepared), host_bytes=1 << 30))
@@ -111,52 +111,55 @@ def main() -> None:
         finally:
             fresh.close()
         nbytes = file.stat().st_size
-    _show(nbytes, flags.rate, first, link, disk, dd)
+    _show(nbytes, flags.rate, first, rates)
     write_json(
         "load_rates",
         {
             "bytes": nbytes,
             "link_gb_per_s": flags.rate,
             "first": first,
-            "host_bytes_per_s": link,
-            "disk_bytes_per_s": disk,
-            "dd_bytes_per_s": dd,
+            "bytes_per_s": asdict(rates),
         },
     )
 
 
-def _measured(
-    engine: Engine, model: Path, file: Path, rounds: int, bytes_per_s: float
-) -> tuple[list[float], list[float], list[float]]:
-    """Bytes a second of whole loads from the host and from the disk, and of dd; interleaved."""
+@dataclass(slots=True)
+class _Rates:
+    """Bytes a second, round by round: of whole loads from where the model was, and of dd."""
+
+    host: list[float] = field(default_factory=list)
+    disk: list[float] = field(default_factory=list)
+    dd: list[float] = field(default_factory=list)
+    cached: list[float] = field(default_factory=list)
+    dd_cached: list[float] = field(default_factory=list)
+
+
+def _measured(engine: Engine, model: Path, file: Path, rounds: int) -> _Rates:
     host = engine._loads.host
     assert host is not None
     nbytes = file.stat().st_size
-    link: list[float] = []
-    disk: list[float] = []
-    dd: list[float] = []
+    rates = _Rates()
+
+    def load(*, from_host: bool) -> float:
+        if not from_host:
+            host.clear()
+        report = loaded(engine, model)
+        assert (report.times.read_s == 0.0) == from_host
+        return nbytes / report.load_s
+
     loaded(engine, model)
     for _ in range(rounds):
-        report = loaded(engine, model)
-        assert report.times.read_s == 0.0
-        link.append(nbytes / report.load_s)
-        dd.append(dd_bytes_per_s(file))
-        host.clear()
+        rates.host.append(load(from_host=True))
         drop_from_page_cache(file)
-        report = loaded(engine, model)
-        assert report.times.read_s > 0.0
-        disk.append(nbytes / report.load_s)
-    return link, disk, dd
+        rates.dd.append(dd_bytes_per_s(file))
+        rates.dd_cached.append(dd_bytes_per_s(file))
+        rates.cached.append(load(from_host=False))
+        drop_from_page_cache(file)
+        rates.disk.append(load(from_host=False))
+    return rates
 
 
-def _show(
-    nbytes: int,
-    rate: float,
-    first: dict[str, Any],
-    link: Sequence[float],
-    disk: Sequence[float],
-    dd: Sequence[float],
-) -> None:
+def _show(nbytes: int, rate: float, first: dict[str, Any], rates: _Rates) -> None:
     table = Table(
         "a load",
         "GB/s, median",
@@ -164,11 +167,16 @@ def _show(
         "min to max",
         title=f"{nbytes / 1e6:.0f} MB, a link of {rate:g} GB/s",
     )
-    of_link = [each / (rate * 1e9) for each in link]
-    of_dd = [ours / theirs for ours, theirs in zip(disk, dd, strict=True)]
-    table.add_row(*_row("from the host, of the link's rate", link, of_link))
-    table.add_row(*_row("from the disk, of what dd reads", disk, of_dd))
-    table.add_row(*_row("dd", dd, [1.0 for _ in dd]))
+    of_link = [each / (rate * 1e9) for each in rates.host]
+    of_dd = [ours / theirs for ours, theirs in zip(rates.disk, rates.dd, strict=True)]
+    of_cached = [
+        ours / min(theirs, rate * 1e9) for ours, theirs in zip(rates.cached, rates.dd_cached, strict=True)
+    ]
+    table.add_row(*_row("from the host, of the link's rate", rates.host, of_link))
+    table.add_row(*_row("from the disk, of what dd reads", rates.disk, of_dd))
+    table.add_row(*_row("dd", rates.dd, [1.0 for _ in rates.dd]))
+    table.add_row(*_row("from the page cache, of dd's or the link's rate", rates.cached, of_cached))
+    table.add_row(*_row("dd, from the page cache", rates.dd_cached, [1.0 for _ in rates.dd_cached]))
     console.print(table)
     for what, report in first.items():
         times = ", ".join(
