@@ -137,7 +137,7 @@ def lightgbm_of_mixed(case: Case, taught: Rows, asked: Rows) -> float:
     texts = [name for name, values in case.columns.items() if isinstance(values[0], str)]
     frame = frame.astype(dict.fromkeys(texts, "category"))
     model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1).fit(frame.iloc[taught], target[taught])
-    return judged(case, model.predict(frame.iloc[asked]), asked)
+    return judged(case, np.asarray(model.predict(frame.iloc[asked])), asked)
 
 
 def tfidf_regression(case: Case, taught: Rows, asked: Rows) -> float:
