@@ -214,7 +214,7 @@ async def _is_refused(raw: bytes) -> None:
             assert not any(target.startswith("/admin") for target in door.application.targets)
 
 
-def _requests(random_: random.Random) -> bytes:
+def requests(random_: random.Random) -> bytes:
     """One to three requests, most of them right."""
     stream = b""
     for _ in range(random_.randint(1, 3)):
@@ -247,7 +247,7 @@ _ALPHABET = [b"\r", b"\n", b"\r\n", b"\n\n", b" ", b"\t", b":", b"0", b"5", b"\x
 _ALPHABET += [b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"HTTP/1.0", b"a", b"-", b"x"]
 
 
-def _mutated(random_: random.Random, stream: bytes) -> bytes:
+def mutated(random_: random.Random, stream: bytes) -> bytes:
     for _ in range(random_.randint(0, 3)):
         at = random_.randint(0, len(stream))
         kind = random_.random()
@@ -264,7 +264,7 @@ def test_what_is_taken_is_read_as_two_other_parsers_read_it() -> None:
     taken = 0
     for seed in rounds(4000):
         random_ = random.Random(seed)
-        stream = _mutated(random_, _requests(random_))
+        stream = mutated(random_, requests(random_))
         if b"upgrade" in stream.lower():
             continue  # the others stop there; it is never granted here
         messages, _ = ours(stream)
@@ -280,7 +280,7 @@ def test_both_ways_give_the_same_verdict_on_the_same_bytes() -> None:
     async def compare() -> None:
         for seed in rounds(400):
             random_ = random.Random(seed)
-            stream = _mutated(random_, _requests(random_))
+            stream = mutated(random_, requests(random_))
             short = re.sub(rb"/(v2/models/m/(versions/2/)?infer|a\?b=c|%41)", b"/v2/models/m/infer", stream)
             long = short.replace(b"/v2/models/m/infer", b"/v2/models/m/other")
             seen = []

@@ -40,6 +40,7 @@ typedef struct Connection {
     bool wants_input;  /* of one that is handed over */
     bool has_ended;    /* the client sends no more */
     bool is_blocked;   /* the socket takes no more for now */
+    bool finds_no_room; /* the rest of its body may be too much beside those of others */
     bool closes;       /* once all is sent */
     bool ends_output;  /* once all is sent, with the socket left open for reading */
     bool tell_ended, tell_lost, tell_writable; /* what Python does not know yet */

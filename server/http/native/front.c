@@ -224,9 +224,20 @@ static void has_sent(Front *front, Connection *c)
     watch(front, c);
 }
 
+/* Whether so many bytes of bodies may be kept beside those that are. */
+static bool has_room(const Front *front, uint64_t more)
+{
+    return front->held_bytes + front->held_elsewhere + more <= front->most_held_bytes;
+}
+
 static void has_come(Front *front, Connection *c)
 {
     size_t before = held(&c->in);
+    if (c->state == IN_BODY && !has_room(front, c->need - before)) {
+        c->finds_no_room = true; /* unread: Python reads on, and refuses what is over */
+        put_due(front, c);
+        return;
+    }
     if (!receive(c)) {
         end(front, c);
         return;
@@ -373,6 +384,7 @@ static int tell_bytes(Front *front, PyObject *told, Connection *c)
     Py_CLEAR(*(PyObject **)&c->template);
     c->state = HANDED;
     c->wants_input = true;
+    c->finds_no_room = false;
     release(&c->in);
     return 0;
 }
@@ -425,7 +437,7 @@ static int tell_request(Front *front, PyObject *told, Connection *c)
 /* A request, its beginning, or something that Python has to read. */
 static int tell_input(Front *front, PyObject *told, Connection *c)
 {
-    if (c->state == HANDED)
+    if (c->state == HANDED || c->finds_no_room)
         return tell_bytes(front, told, c);
     if (c->state == AT_HEAD) {
         const char *head = c->in.data + c->in.at;
@@ -437,7 +449,7 @@ static int tell_input(Front *front, PyObject *told, Connection *c)
         if (known == NULL || length.value > known->limit)
             return tell_bytes(front, told, c);
         size_t body = held(&c->in) - size;
-        if (body < length.value && front->held_bytes + front->held_elsewhere + length.value > front->most_held_bytes)
+        if (body < length.value && !has_room(front, length.value))
             return tell_bytes(front, told, c);
         known->used = ++front->clock;
         c->template = Py_NewRef(known->template);

@@ -254,6 +254,32 @@ def test_bodies_that_come_to_c_and_to_python_are_bounded_together() -> None:
     run(test, held_bytes=120_000)
 
 
+@pytest.mark.security
+def test_bodies_that_were_begun_together_are_never_over_the_limit_together() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        whole = request(body=b"x" * 100_000)  # each would fit alone
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _, writer in clients:
+            writer.write(whole[:-99_000])
+        await until(lambda: connections.held_bytes == 3 * 1000)
+        most = 0
+        for at in range(len(whole) - 99_000, len(whole), 9000):
+            for _, writer in clients:
+                writer.write(whole[at : at + 9000])
+            for _ in range(20):
+                await asyncio.sleep(0)
+                most = max(most, connections.held_bytes)
+        replies_ = [await asyncio.wait_for(reader.readuntil(b"\r\n"), 30) for reader, _ in clients]
+        assert most <= 120_000
+        assert sorted(line[9:12] for line in replies_) == [b"200", b"503", b"503"]
+        assert connections.held_bytes == connections.counts()["held_bytes"] == 0
+        for _, writer in clients:
+            writer.close()
+
+    run(test, held_bytes=120_000)
+
+
 # ── which front serves ──────────────────────────────────────────────────────────────────────────────
 
 
