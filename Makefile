@@ -46,10 +46,11 @@ fuzz: $(READY) packages ## What strangers may send, at random, for ten minutes a
 	ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz
 
 FRONT := .build/front-sanitized
-fuzz-front: $(READY) ## The native front at random, its memory watched and made to run out (FUZZ_SECONDS=…)
+WATCHED = LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ML_UDF_FUZZ_FRONT=$(CURDIR)/$(FRONT)
+fuzz-front: $(READY) ## The native front at random, its memory watched and made to run out (FUZZ_SECONDS=… FLAGS='--requests 10000000')
 	$(BIN)/python server/http/native/build.py $(FRONT)
-	LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ML_UDF_FUZZ_FRONT=$(CURDIR)/$(FRONT) \
-	  ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_front.py
+	$(WATCHED) ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_front.py
+	$(WATCHED) $(BIN)/python -m tests.fuzz.many_requests --seconds $(or $(FUZZ_SECONDS),600) $(FLAGS)
 
 wheels: $(READY) ## A wheel for this machine, with the native front, and a pure one, into dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
