@@ -290,6 +290,7 @@ class App:
             try:
                 yield {
                     "application": self.gateway(infer, {"services": services, "dashboard": dashboard}),
+                    "watch": services.exposition.watch,
                     "drain": functools.partial(_drain, services, dashboard, settings.drain_s),
                     "greeting": functools.partial(_greeting, self._access),
                 }

@@ -98,6 +98,10 @@ class Connections:
         self.look_soon()
         return True
 
+    def occupancy(self) -> tuple[int, int]:
+        """How many clients are connected, and the bytes of their bodies that are not whole."""
+        return len(self.open), self.held_bytes
+
     def look_soon(self) -> None:
         """Look at all of them from now on, once a second."""
         if self._looking is None:

@@ -42,11 +42,13 @@ _ALLOCATIONS = 50_000  # containers made and not freed, before the youngest are 
 class Running(TypedDict):
     """What the lifespan of an application yields, as its state.
 
-    application: what requests go to · drain: awaited before the doors close · greeting: from the server's
-    address to what is said of it, once it answers
+    application: what requests go to · watch: is given `Connections.occupancy`, to ask whenever it likes
+    drain: awaited before the doors close · greeting: from the server's address to what is said of it, once
+    it answers
     """
 
     application: Application
+    watch: Callable[[Callable[[], tuple[int, int]]], None]
     drain: Callable[[], Awaitable[None]]
     greeting: Callable[[str], Sequence[str]]
 
@@ -114,6 +116,8 @@ class Listener(uvicorn.Server):
             log.error("cannot listen on %s:%d: %s", self.config.host, self.config.port, exc)
             await self.lifespan.shutdown()
             sys.exit(_NOT_STARTED)
+        assert self._connections is not None
+        running["watch"](self._connections.occupancy)
         self.servers = [server]
         self.started = True
         _spare_collections()

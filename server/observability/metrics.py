@@ -106,8 +106,13 @@ class Exposition(Collector):
         self._queue_depth = queue_depth
         self._workers = workers
         self._supervisor = supervisor
+        self._occupancy: Callable[[], tuple[int, int]] | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def watch(self, occupancy: Callable[[], tuple[int, int]]) -> None:
+        """Tell of the connections too, from now on: how many there are, and what they hold of bodies."""
+        self._occupancy = occupancy
 
     def render(self, sees: Callable[[str], bool] | None = None) -> bytes:
         """The Prometheus text format.
@@ -128,6 +133,7 @@ class Exposition(Collector):
         yield from self._of_models()
         yield from self._of_tasks()
         yield from self._of_drift()
+        yield from self._of_connections()
 
     def _of_drift(self) -> Iterable[Metric]:
         family = GaugeMetricFamily(
@@ -138,6 +144,15 @@ class Exposition(Collector):
         for function, version, what, index in self._drift():
             family.add_metric([function, str(version), what], index)
         yield family
+
+    def _of_connections(self) -> Iterable[Metric]:
+        if self._occupancy is None:
+            return
+        connected, held_bytes = self._occupancy()
+        yield GaugeMetricFamily("ml_udf_connections", "Clients that are connected", connected)
+        yield GaugeMetricFamily(
+            "ml_udf_held_body_bytes", "Bytes of request bodies that are not whole yet", held_bytes
+        )
 
     def _of_functions(self) -> Iterable[Metric]:
         counters: list[tuple[str, str, Callable[[FunctionStats], float]]] = [

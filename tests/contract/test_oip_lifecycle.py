@@ -312,6 +312,8 @@ def test_the_metrics_count_what_happened(house: InferenceServer, f: str) -> None
         'ml_udf_link_busy_seconds_total{worker="w0"}',
         'ml_udf_link_bytes_per_second{worker="w0"}',
         'ml_udf_worker_up{worker="w0"} 1.0',
+        "\nml_udf_connections ",
+        "\nml_udf_held_body_bytes 0.0",
         'ml_udf_worker_restarts_total{worker="w0"} 0.0',
     ):
         assert line in text

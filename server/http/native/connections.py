@@ -172,6 +172,10 @@ class NativeConnections(Connections):
         self.open.add(connection)
         return self._front.counts()["connections"] <= self.limits.connections
 
+    def occupancy(self) -> tuple[int, int]:
+        """See `Connections`: whoever reads them."""
+        return self._front.counts()["connections"], self.held_bytes
+
     def look(self, now_s: float) -> None:
         """End what takes too long; those that are handed over are looked at by themselves."""
         for kind, id_, first, second in self._front.look(now_s):

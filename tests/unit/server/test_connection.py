@@ -275,6 +275,23 @@ def test_a_head_that_differs_in_more_than_the_length_is_decided_on_anew():
     on_python(test)
 
 
+def test_the_clients_and_what_they_hold_of_bodies_can_be_told(run: Run):
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        assert connections.occupancy()[1] == 0
+        await replies(port, [request()], 1)
+        await until(lambda: connections.occupancy() == (0, 0))
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(2)]
+        writers[0].write(request()[:-100])  # like the one before it
+        writers[1].write(request("/v2/models/n/infer")[:-50])
+        await until(lambda: connections.occupancy() == (2, 2 * len(BODY) - 150))
+        writers[0].close()
+        await until(lambda: connections.occupancy() == (1, len(BODY) - 50))
+        writers[1].close()
+        await until(lambda: connections.occupancy() == (0, 0))
+
+    run(test)
+
+
 def test_a_request_that_came_ahead_of_its_turn_waits_for_it(run: Run):
     async def test(application: Application, connections: Connections, port: int) -> None:
         both = request(body=b"wait") + request("/other") + request()
