@@ -52,6 +52,9 @@ fuzz-front: $(READY) ## The native front at random, its memory watched and made 
 	$(WATCHED) ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_front.py
 	$(WATCHED) $(BIN)/python -m tests.fuzz.many_requests --seconds $(or $(FUZZ_SECONDS),600) $(FLAGS)
 
+soak-front: $(READY) ## Ten million requests and clients that vanish: memory, and what is held of bodies (FLAGS='--seconds 3000')
+	$(BIN)/python -m tests.stress.soak $(FLAGS)
+
 wheels: $(READY) ## A wheel for this machine, with the native front, and a pure one, into dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	ML_UDF_PURE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
