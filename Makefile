@@ -45,17 +45,21 @@ test-security: $(READY) packages ## What attackers would try, one by one (a part
 fuzz: $(READY) packages ## What strangers may send, at random, for ten minutes a fuzzer (FUZZ_SECONDS=…)
 	ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz
 
-FRONT := .build/front-sanitized
-WATCHED = LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ML_UDF_FUZZ_FRONT=$(CURDIR)/$(FRONT)
+SANITIZED := .build/sanitized
+WATCHED = LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ML_UDF_SANITIZED=$(CURDIR)/$(SANITIZED)
 fuzz-front: $(READY) ## The native front at random, its memory watched and made to run out (FUZZ_SECONDS=… FLAGS='--requests 10000000')
-	$(BIN)/python server/http/native/build.py $(FRONT)
+	$(BIN)/python -m server.extensions $(SANITIZED)
 	$(WATCHED) ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_front.py
 	$(WATCHED) $(BIN)/python -m tests.fuzz.many_requests --seconds $(or $(FUZZ_SECONDS),600) $(FLAGS)
+
+fuzz-answers: $(READY) ## The native store of kept answers at random, beside S3-FIFO in Python, as above (FUZZ_SECONDS=…)
+	$(BIN)/python -m server.extensions $(SANITIZED)
+	$(WATCHED) ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz/test_native_answers.py
 
 soak-front: $(READY) ## Ten million requests and clients that vanish: memory, and what is held of bodies (FLAGS='--seconds 3000')
 	$(BIN)/python -m tests.stress.soak $(FLAGS)
 
-wheels: $(READY) ## A wheel for this machine, with the native front, and a pure one, into dist/
+wheels: $(READY) ## A wheel for this machine, with the modules in C, and a pure one, into dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	ML_UDF_PURE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 

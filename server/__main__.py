@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import check_device, device_names
+from server.cache.choice import STORES, StoreMissing, choose_store
 from server.capacity.policies.by_name import POLICIES as CAPACITY_POLICIES
 from server.http.native.choice import FRONTS, FrontMissing, choose_front
 from server.placement.policies.by_name import PLACEMENT_POLICIES
@@ -87,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingsError("--ask-token-file holds the token of --token-file; it must be another one")
         tls = _tls(settings)
         front = choose_front(settings.front, has_tls=tls is not None)
+        choose_store(settings.answer_store)
         driver_environment = _driver_environment(settings, os.environ)
-    except (SettingsError, FrontMissing) as error:
+    except (SettingsError, FrontMissing, StoreMissing) as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # before there is a log
         return 2
     # Here, so that `--help` and a wrong setting answer at once.
@@ -206,6 +208,10 @@ def _check(settings: Settings) -> None:
         )
     if settings.front not in FRONTS:
         raise SettingsError(f"--front {settings.front!r} is not known; known: {', '.join(FRONTS)}")
+    if settings.answer_store not in STORES:
+        raise SettingsError(
+            f"--answer-store {settings.answer_store!r} is not known; known: {', '.join(STORES)}"
+        )
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
     wrong = [name for name in settings.allowed_host if not _HOST_NAME.fullmatch(name)]

@@ -34,10 +34,11 @@ from server.administration.audit import AuditLog
 from server.administration.audit_file import AuditFile
 from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
+from server.cache.answer_file import AnswerFile
+from server.cache.choice import choose_store
 from server.cache.counts import CacheCounts
 from server.cache.files import FileStamps
-from server.cache.rules.s3fifo import S3Fifo
-from server.cache.store import AnswerStore
+from server.cache.stores import new_store
 from server.capacity.autoscaler import Autoscaler
 from server.capacity.observed import FleetReader, kind_of
 from server.capacity.policies.by_name import policy_named as capacity_policy_named
@@ -625,7 +626,7 @@ async def _running(
             if settings.answer_cache_file is not None:
                 kept_file = KeptFile(
                     cached.store,
-                    settings.answer_cache_file.expanduser().absolute(),
+                    AnswerFile(settings.answer_cache_file.expanduser().absolute()),
                     functools.partial(_cache_counts, catalog, metrics),
                     supervisor.tasks(),
                 )
@@ -723,6 +724,7 @@ async def _running(
             sessions=sessions,
             history=history,
             front=choose_front(settings.front, has_tls=settings.tls_cert is not None),
+            answer_store=choose_store(settings.answer_store) if cached is not None else None,
             access=access,
             audit=audit,
         )
@@ -743,7 +745,10 @@ def _answer_cache(
     if not nbytes:
         return None
     stamps = FileStamps([str(Path(root).expanduser().absolute()) for root in settings.media_root])
-    return CachedCalls(dispatcher, AnswerStore(nbytes, S3Fifo), stamps, metrics, supervisor.tasks())
+    file = settings.answer_cache_file
+    keying = None if file is None else AnswerFile(file.expanduser().absolute()).keying()
+    store = new_store(choose_store(settings.answer_store).name, nbytes, keying)
+    return CachedCalls(dispatcher, store, stamps, metrics, supervisor.tasks())
 
 
 def _cache_counts(catalog: Catalog, metrics: Metrics, function: str) -> CacheCounts | None:

@@ -15,6 +15,7 @@ from server.access.view import View, Views
 from server.administration.audit import AuditLog
 from server.administration.sessions import SessionService
 from server.administration.tokens import TokenService
+from server.cache.choice import ChosenStore
 from server.capacity.autoscaler import Autoscaler
 from server.capacity.timeline import Timeline
 from server.capacity.workforce import Workforce
@@ -93,6 +94,7 @@ class Services:
     recorder: Recorder
     history: History
     front: ChosenFront
+    answer_store: ChosenStore | None
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""

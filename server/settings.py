@@ -223,6 +223,9 @@ class Settings:
         "bytes of answers that are kept, so that rows that are asked again need no worker; 0 = none, -1, or "
         "auto = a 32nd of this machine's memory, 1 GiB at the most",
     )
+    answer_store: str = _setting(
+        "auto", "what keeps them: native, in C; python; auto, native where it is built"
+    )
     answer_cache_file: Path | None = _setting(
         None,
         "file that the kept answers are written to every five minutes and when the server stops, and read "

@@ -15,7 +15,7 @@ from ml_udf.cli import pg_extension
 from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
-from server.http.native.build import NotBuilt, build, is_current
+from server.extensions import ANSWERS, FRONT, Extension, NotBuilt, build, is_current
 from tests.callback_errors import expected_callback_errors, no_callback_errors
 from tests.inference_server import InferenceServer
 from tests.server_forks import ServerForks
@@ -91,13 +91,24 @@ def servers_forked() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def native_front(shared_folder: Path) -> None:
-    """The native front's module, of the sources that are here. Without a compiler its tests are left out."""
-    with locked(shared_folder / "native-front.lock"):
+    """The native front's module, of the sources that are here."""
+    _built(shared_folder, FRONT)
+
+
+@pytest.fixture(scope="session")
+def native_store(shared_folder: Path) -> None:
+    """The module of the native store of kept answers, of the sources that are here."""
+    _built(shared_folder, ANSWERS)
+
+
+def _built(folder: Path, extension: Extension) -> None:
+    """Without a compiler its tests are left out."""
+    with locked(folder / f"{extension.name}.lock"):
         try:
-            if not is_current():
-                build()
+            if not is_current(extension):
+                build(extension)
         except NotBuilt as error:
-            pytest.skip(f"the native front is left out: {error}")
+            pytest.skip(f"{extension.title} is left out: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -146,12 +146,14 @@ def _check_sources(client: Client) -> Iterator[Finding]:
 
 
 def _check_front(client: Client) -> Iterator[Finding]:
-    """Which of the two fronts reads the server's connections."""
+    """Which of the two fronts reads the server's connections, and which store keeps its answers."""
     try:
         told = client.get("/v1/front")
     except (Forbidden, Unauthorized, UnknownFunction):  # another's to see; a server older than this
         return
     yield found(f"its {told['front']} front reads the connections: {told['why']}")
+    if (store := told.get("answer_store")) is not None:
+        yield found(f"its {store['name']} store keeps answers: {store['why']}")
 
 
 def _check_workers(client: Client) -> Iterator[Finding]:

@@ -4,6 +4,8 @@
 
 Written beside it and then put in its place, so that there is a whole one or none. What cannot be read is no
 file: a cache may forget. Of another release of the server nothing is read, since it may compute otherwise.
+The secret by which keys are hashed stands in the head: without it the keys are worth nothing, and who may
+read the file may know it.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ import os
 import struct
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from server.cache.entry import ColumnKind
+from server.cache.entry import ColumnKind, PackedAnswers
+from server.cache.keying import Keying
 from server.version import VERSION
 
 __all__ = ["AnswerFile", "AnswerFileError", "KeptAnswers", "KeptSource"]
 
-_MAGIC = b"ml_udf answers 1"
+_MAGIC = b"ml_udf answers 2"
+_OLD_MAGIC = b"ml_udf answers 1"
 _HEAD = struct.Struct("<I")
 _DIGEST_BYTES = 16
 
@@ -48,11 +51,11 @@ class KeptSource:
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswers:
-    """keys and rows: as the store has them, in the order of coming."""
+    """answers: as the store has them, in no order. keying: how their keys were made."""
 
+    keying: Keying
     sources: Sequence[KeptSource]
-    keys: Sequence[bytes]
-    rows: Sequence[bytes]
+    answers: Sequence[PackedAnswers]
 
 
 class AnswerFile:
@@ -65,10 +68,13 @@ class AnswerFile:
     def write(self, kept: KeptAnswers) -> int:
         """Put these in the file's place, for its owner alone; how many bytes it has. Raises OSError."""
         sources = [_told(each) for each in kept.sources]
-        text = json.dumps({"version": self._version, "sources": sources}).encode()
-        parts = [_MAGIC, _HEAD.pack(len(text)), text, _HEAD.pack(len(kept.keys))]
-        parts += [array("I", map(len, cells)).tobytes() for cells in (kept.keys, kept.rows)]
-        parts += [b"".join(kept.keys), b"".join(kept.rows)]
+        keying = {"name": kept.keying.name, "secret": kept.keying.secret.hex()}
+        text = json.dumps({"version": self._version, "keying": keying, "sources": sources}).encode()
+        parts = [_MAGIC, _HEAD.pack(len(text)), text, _HEAD.pack(sum(map(len, kept.answers)))]
+        parts += [some.key_lengths.tobytes() for some in kept.answers]
+        parts += [some.row_lengths.tobytes() for some in kept.answers]
+        parts += [some.keys for some in kept.answers]
+        parts += [some.rows for some in kept.answers]
         hashed = blake2b(digest_size=_DIGEST_BYTES)
         draft, name = tempfile.mkstemp(prefix=f".{self.path.name}-", dir=self.path.parent)
         try:
@@ -86,12 +92,26 @@ class AnswerFile:
             raise
         return sum(map(len, parts)) + _DIGEST_BYTES
 
+    def keying(self) -> Keying | None:
+        """How its keys were made, without a look at the rest; None where there is no such file."""
+        try:
+            with open(self.path, "rb") as file:
+                begin = file.read(len(_MAGIC) + _HEAD.size)
+                if len(begin) < len(_MAGIC) + _HEAD.size or not begin.startswith(_MAGIC):
+                    return None
+                (head_bytes,) = _HEAD.unpack_from(begin, len(_MAGIC))
+                return _keying(json.loads(file.read(head_bytes)))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # `read` says what is wrong
+
     def read(self) -> KeptAnswers | None:
         """What was written; None where there is no file. Raises `AnswerFileError`, OSError."""
         try:
             whole = self.path.read_bytes()
         except FileNotFoundError:
             return None
+        if whole.startswith(_OLD_MAGIC):
+            raise AnswerFileError("it is of an older release, which found answers by other keys")
         body, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
         if not body.startswith(_MAGIC) or blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
             raise AnswerFileError("it is not a whole file of kept answers")
@@ -106,16 +126,14 @@ class AnswerFile:
         at += _HEAD.size
         keys_end, rows_end = at + 4 * count, at + 8 * count
         key_lengths, row_lengths = array("I", body[at:keys_end]), array("I", body[keys_end:rows_end])
-        return KeptAnswers(
-            [_source(each) for each in head["sources"]],
-            list(_cells(body, rows_end, key_lengths)),
-            list(_cells(body, rows_end + sum(key_lengths), row_lengths)),
-        )
+        rows_at = rows_end + sum(key_lengths)
+        answers = PackedAnswers(key_lengths, row_lengths, body[rows_end:rows_at], body[rows_at:])
+        return KeptAnswers(_keying(head), [_source(each) for each in head["sources"]], [answers])
 
 
-def _cells(body: bytes, first: int, lengths: array[int]) -> Iterator[bytes]:
-    for begin, end in pairwise(accumulate(lengths, initial=first)):
-        yield body[begin:end]
+def _keying(head: dict[str, Any]) -> Keying:
+    told = head["keying"]
+    return Keying(told["name"], bytes.fromhex(told["secret"]))
 
 
 def _told(source: KeptSource) -> dict[str, Any]:

@@ -9,9 +9,10 @@ they take half the room. What many rows have in common stands in the source that
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, repeat
+from itertools import accumulate, count, pairwise, repeat
 
 from gpu_worker.wire.protocol import Answer, Column, decode, encode
 from server.cache.counts import CacheCounts
@@ -20,6 +21,7 @@ __all__ = [
     "PREFIX_BYTES",
     "Cell",
     "ColumnKind",
+    "PackedAnswers",
     "Source",
     "Sources",
     "UnpackedRows",
@@ -75,16 +77,22 @@ class Source:
     counts: CacheCounts
     has_told: bool = False
     entries: int = 0
-    _widths: tuple[int, ...] = field(init=False)
+    widths: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._widths = tuple(kind.row_bytes for kind in self.kinds)
+        self.widths = tuple(kind.row_bytes for kind in self.kinds)
+
+    @property
+    def number(self) -> int:
+        """By which its rows name it."""
+        (number,) = _NUMBER.unpack(self.prefix)
+        return int(number)
 
     def pack(self, columns: Sequence[Sequence[Cell]], told: Sequence[Answer] = ()) -> list[bytes]:
         """Rows as they are kept. columns: in the order of `kinds`; told: by row, where the source has it."""
         numbers: list[Sequence[bytes]] = []
         texts: list[list[bytes]] = [[encode(each) for each in told]] if self.has_told else []
-        for width, column in zip(self._widths, columns, strict=True):
+        for width, column in zip(self.widths, columns, strict=True):
             if width:
                 numbers.append(column)  # type: ignore[arg-type]  # by its width all its cells are bytes
             else:
@@ -97,20 +105,20 @@ class Source:
         """What was packed. rows: of this source."""
         at = len(self.prefix)
         columns: list[list[Cell]] = []
-        for width in self._widths:
+        for width in self.widths:
             columns.append([row[at : at + width] for row in rows] if width else [])
             at += width
         texts = self._texts(rows, at)
         told = [_answer(each) for each in texts.pop(0)] if self.has_told else []
         found = iter(texts)
-        for place, width in enumerate(self._widths):
+        for place, width in enumerate(self.widths):
             if not width:
                 columns[place] = list[Cell](_decoded(next(found)))
         return UnpackedRows(columns, told)
 
     def _texts(self, rows: Sequence[bytes], at: int) -> list[list[bytes]]:
         """The texts of all rows, one list a column; they begin at that byte."""
-        there = self._widths.count(0) + self.has_told
+        there = self.widths.count(0) + self.has_told
         if there <= 1:
             return [[row[at:] for row in rows]] * there
         found: list[list[bytes]] = [[] for _ in range(there)]
@@ -160,6 +168,10 @@ class Sources:
         """That of a row that is kept."""
         return self._by_prefix[row[:PREFIX_BYTES]]
 
+    def numbered(self, number: int) -> Source:
+        """That of that number, of which answers are kept."""
+        return self._by_prefix[_NUMBER.pack(number)]
+
     def by_source(self, rows: Sequence[bytes]) -> list[tuple[Source, list[int]]]:
         """Of each source that these rows have, which of them are its."""
         prefixes = [row[:PREFIX_BYTES] for row in rows]
@@ -170,6 +182,12 @@ class Sources:
             found.setdefault(prefix, []).append(at)
         return [(self._by_prefix[prefix], places) for prefix, places in found.items()]
 
+    def clear(self) -> None:
+        """Nothing is kept any more."""
+        for source in self._by_prefix.values():
+            source.entries = source.counts.entries = source.counts.nbytes = 0
+        self._by_prefix.clear()
+
     def changed(self, source: Source, entries: int, nbytes: int) -> None:
         """So many more of its answers are kept, or fewer, which take so much."""
         source.entries += entries
@@ -179,6 +197,38 @@ class Sources:
             self._by_prefix[source.prefix] = source
         else:
             del self._by_prefix[source.prefix]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAnswers:
+    """Answers as a file has them: lengths, and what is so long, one after the other. Few objects for many."""
+
+    key_lengths: array[int]
+    row_lengths: array[int]
+    keys: bytes
+    rows: bytes
+
+    @staticmethod
+    def of(pairs: Iterable[tuple[bytes, bytes]]) -> PackedAnswers:
+        """Of keys and rows."""
+        keys, rows = list[bytes](), list[bytes]()
+        for key, row in pairs:
+            keys.append(key)
+            rows.append(row)
+        key_lengths, row_lengths = (array("I", map(len, cells)) for cells in (keys, rows))
+        return PackedAnswers(key_lengths, row_lengths, b"".join(keys), b"".join(rows))
+
+    def __len__(self) -> int:
+        return len(self.key_lengths)
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and rows, one by one."""
+        return zip(_cut(self.keys, self.key_lengths), _cut(self.rows, self.row_lengths), strict=True)
+
+
+def _cut(together: bytes, lengths: array[int]) -> Iterator[bytes]:
+    for begin, end in pairwise(accumulate(lengths, initial=0)):
+        yield together[begin:end]
 
 
 def kind_of(column: Column) -> ColumnKind:

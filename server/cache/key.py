@@ -1,6 +1,6 @@
 """By what a kept answer is found: whatever a fresh computation of the row would go by, and nothing else.
 
-    key = scope + the row where it is short, else BLAKE2b-128(scope + the row)
+    key = scope and row, as the store makes keys (keying.py)
     scope = function, version, its members' files, what labels have taught it, and of the call: the form of
             its rows, the columns, the members and the context that were asked for
 
@@ -13,20 +13,15 @@ gets its answer, and whether they may is decided before. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+from server.cache.keying import KEY_BYTES
 from server.catalog.functions import Form, Function
 from server.record import record
 from server.scheduling.policy import RowClass
 
-__all__ = ["KEY_BYTES", "Asked", "Key", "Scope", "function_digest", "is_kept_of", "keys_of", "scope_of"]
+__all__ = ["Asked", "Scope", "function_digest", "is_kept_of", "scope_of"]
 
-KEY_BYTES = 16
-Key = bytes
-# Bytes of a row that is its own key: no hash is as quick as that. Longer than a stamp, and never taken for a
-# hash, which is as long as the scope alone.
-_SHORT = 64
 # Policies whose answers are the same whenever nobody waits. The others draw lots, take turns among the
 # members, or answer by what is left of a goal: a fresh computation would give now this, now that.
 _STEADY_POLICIES = ("value", "gear", "cascade")
@@ -120,27 +115,3 @@ def scope_of(function: Function, digest: bytes, asked: Asked) -> Scope:
     ]
     hashed = blake2b(json.dumps(told).encode(), key=digest, digest_size=KEY_BYTES).digest()
     return Scope(function, asked, hashed, columns, frozenset(keys.get(key, key) for key in members))
-
-
-def keys_of(scope: Scope, rows: Sequence[bytes]) -> list[Key]:
-    """The key of each row: of its bytes, or of the stamp of its file."""
-    digest = scope.digest
-    if max(map(len, rows), default=0) <= _SHORT:
-        return [digest + row for row in rows]
-    # The scope goes before the row: as safe as BLAKE2b's own key, and a block less to hash.
-    begun = blake2b(digest, digest_size=KEY_BYTES).copy  # at four fifths of what a new one takes
-    keys = []
-    for row in rows:
-        if len(row) <= _SHORT:
-            keys.append(digest + row)
-        else:
-            hashed = begun()
-            hashed.update(row)
-            keys.append(hashed.digest())
-    return keys
-
-
-def keys_of_files(scope: Scope, stamps: Iterable[bytes]) -> list[Key | None]:
-    """The key of each row by its file's stamp; None for one that has none (b"")."""
-    digest = scope.digest
-    return [digest + stamp if stamp else None for stamp in stamps]

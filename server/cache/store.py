@@ -1,15 +1,17 @@
 """The answers that are kept, by key, within a bound of bytes. Who leaves when it is reached is the rule's.
 
-Pure, and used by one thread. Knows neither what a key is made of nor what an answer says.
+Pure, and used by one thread. Knows not what an answer says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 
-from server.cache.entry import PREFIX_BYTES, Source, Sources
+from gpu_worker.wire.protocol import Column
+from server.cache.entry import PREFIX_BYTES, PackedAnswers, Source, Sources, cells_of
 from server.cache.key_table import KeyTable
+from server.cache.keying import BLAKE2, Key, keys_of, keys_of_files
 from server.cache.rule import MakeRule
 
 __all__ = ["ENTRY_BYTES", "AnswerStore"]
@@ -22,10 +24,9 @@ _AT_A_TIME = 256  # answers by which the bound is passed at most, before room is
 
 
 class AnswerStore:
-    """capacity_bytes: what all kept answers take together at the most, their keys and places included.
+    """As `Store`, by any eviction rule."""
 
-    changes: how often something came or left since it was made.
-    """
+    keying = BLAKE2
 
     def __init__(self, capacity_bytes: int, make_rule: MakeRule) -> None:
         self.capacity_bytes = capacity_bytes
@@ -38,14 +39,24 @@ class AnswerStore:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(self._kept)
+    def packed(self) -> Iterator[PackedAnswers]:
+        """See `Store`."""
+        for part in self._kept.parts:
+            yield PackedAnswers.of(part.items())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._kept
 
+    def keys_of(self, scope: bytes, rows: Sequence[bytes]) -> list[Key]:
+        """See `Store`."""
+        return keys_of(scope, rows)
+
+    def keys_of_files(self, scope: bytes, stamps: Iterable[bytes]) -> list[Key | None]:
+        """See `Store`."""
+        return keys_of_files(scope, stamps)
+
     def find(self, keys: Sequence[bytes | None]) -> list[bytes | None]:
-        """The row that is kept for each key, of None nothing; finding it is a hit."""
+        """See `Store`."""
         found = self._kept.find(keys)
         missing = found.count(None)
         if not missing:
@@ -55,10 +66,7 @@ class AnswerStore:
         return found
 
     def keep(self, source: Source, keys: Sequence[bytes], rows: Sequence[bytes]) -> int:
-        """Keep a source's answers, packed, and let go of others until there is room; how many were new.
-
-        keys: of the rows, no two alike. Of two answers for one key the first stays.
-        """
+        """See `Store`."""
         largest = self.capacity_bytes // _LARGEST - ENTRY_BYTES
         if max(map(len, keys), default=0) + max(map(len, rows), default=0) > largest:
             fit = [len(key) + len(row) <= largest for key, row in zip(keys, rows, strict=True)]
@@ -66,11 +74,12 @@ class AnswerStore:
         ends = range(0, len(keys), _AT_A_TIME)
         return sum(self._add(source, keys[at : at + _AT_A_TIME], rows[at : at + _AT_A_TIME]) for at in ends)
 
-    def drop(self, is_gone: Callable[[Source], bool]) -> Iterator[int]:
-        """Let go of all answers of the sources of which this is so, some at a time: how many they were.
+    def keep_columns(self, source: Source, keys: Sequence[bytes], columns: Sequence[Column]) -> int:
+        """See `Store`."""
+        return self.keep(source, keys, source.pack([cells_of(column) for column in columns]))
 
-        Between two steps answers may be asked for and kept, though none of these sources.
-        """
+    def drop(self, is_gone: Callable[[Source], bool]) -> Iterator[int]:
+        """See `Store`."""
         gone = {source.prefix for source in self.sources.kept() if is_gone(source)}
         if gone:
             for keys in self._rule.sweep(lambda key: self._kept[key][:PREFIX_BYTES] in gone):

@@ -27,8 +27,13 @@ def ready(services: ServicesOf) -> Response:
 
 @router.get("/v1/front")
 def front(services: ServicesOf) -> Response:
-    """What reads the connections, and why it and no other: `{"front": "native", "why": …}`."""
-    return json_reply({"front": services.front.name, "why": services.front.why})
+    """What reads the connections and what keeps answers, `native` or `python`, each with its reason.
+
+    `answer_store`: null where no answers are kept.
+    """
+    store = services.answer_store
+    told = None if store is None else {"name": store.name, "why": store.why}
+    return json_reply({"front": services.front.name, "why": services.front.why, "answer_store": told})
 
 
 @router.get("/metrics")

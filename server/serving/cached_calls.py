@@ -24,11 +24,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from server.cache.completeness import Completeness
+from server.cache.contract import Store
 from server.cache.counts import CacheCounts
 from server.cache.files import FileStamps
 from server.cache.in_flight import Flight, InFlight
-from server.cache.key import Asked, Key, Scope, function_digest, is_kept_of, keys_of, keys_of_files, scope_of
-from server.cache.store import AnswerStore
+from server.cache.key import Asked, Scope, function_digest, is_kept_of, scope_of
+from server.cache.keying import Key
 from server.catalog.functions import Function
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
 from server.errors import DeadlineExceeded, VersionGone
@@ -93,7 +94,7 @@ class CachedCalls:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        store: AnswerStore,
+        store: Store,
         stamps: FileStamps,
         metrics: Metrics,
         tasks: Tasks | None = None,
@@ -113,7 +114,7 @@ class CachedCalls:
         self._idle.set()
 
     @property
-    def store(self) -> AnswerStore:
+    def store(self) -> Store:
         """What is kept."""
         return self._store
 
@@ -162,7 +163,7 @@ class CachedCalls:
         if call.form == "path" or call.nbytes > _INLINE_BYTES or len(call.rows) > _INLINE_ROWS:
             one.asking = self._tasks.once("answer cache", self._find_later(one))
         else:
-            one.keys = keys_of(scope, call.rows)
+            one.keys = self._store.keys_of(scope.digest, call.rows)
             try:
                 self._find(one)
             except BaseException:
@@ -229,9 +230,9 @@ class CachedCalls:
         try:
             if call.form == "path":
                 one.stamps = await self._stamps.of(call.rows, call.function.media_roots, call.media_roots)
-                one.keys = keys_of_files(one.scope, one.stamps)
+                one.keys = self._store.keys_of_files(one.scope.digest, one.stamps)
             else:
-                one.keys = await asyncio.to_thread(keys_of, one.scope, call.rows)
+                one.keys = await asyncio.to_thread(self._store.keys_of, one.scope.digest, call.rows)
             if not one.done:
                 self._find(one)
         except Exception as error:
@@ -435,7 +436,7 @@ class CachedCalls:
                 one.scope.function.key, answered.kinds, members, one.counts, has_told=False
             )
             keys: Sequence[Key] = part.keys  # type: ignore[assignment]  # none is None
-            one.counts.stored += self._store.keep(source, keys, source.pack(answered.cells))
+            one.counts.stored += self._store.keep_columns(source, keys, answered.columns)
             return
         by, are_all_fit = answered.answered_by, fit.are_all_to_keep
         wanted = [

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
+from itertools import chain, islice
 
 from server.cache.answer_file import AnswerFile, AnswerFileError, KeptAnswers, KeptSource
+from server.cache.contract import Store
 from server.cache.counts import CacheCounts
-from server.cache.entry import PREFIX_BYTES, Source
-from server.cache.store import AnswerStore
+from server.cache.entry import PREFIX_BYTES, PackedAnswers, Source
 from server.supervision import Tasks
 
 __all__ = ["KeptFile"]
@@ -35,14 +35,14 @@ class KeptFile:
 
     def __init__(
         self,
-        store: AnswerStore,
-        path: Path,
+        store: Store,
+        file: AnswerFile,
         counts_of: CountsOf,
         tasks: Tasks | None = None,
         every_s: float = _EVERY_S,
     ) -> None:
         self._store = store
-        self._file = AnswerFile(path)
+        self._file = file
         self._counts_of = counts_of
         self._tasks = tasks or Tasks()
         self._every_s = every_s
@@ -74,19 +74,22 @@ class KeptFile:
             return
         if kept is None:
             return
+        if kept.keying != self._store.keying:
+            log.warning("kept answers are forgotten file=%s reason='keys made in another way'", path)
+            return
         sources = {each.prefix: self._source(each) for each in kept.sources}
         restored = 0
-        for first in range(0, len(kept.keys), _AT_A_TIME):
+        pairs = chain.from_iterable(some.pairs() for some in kept.answers)
+        while some := list(islice(pairs, _AT_A_TIME)):
             alike: dict[Source, list[tuple[bytes, bytes]]] = {}
-            end = first + _AT_A_TIME
-            for key, row in zip(kept.keys[first:end], kept.rows[first:end], strict=True):
-                prefix = row[:PREFIX_BYTES]
-                if (source := sources[prefix]) is not None:
+            for key, row in some:
+                if (source := sources[row[:PREFIX_BYTES]]) is not None:
                     alike.setdefault(source, []).append((key, source.prefix + row[PREFIX_BYTES:]))
-            for source, pairs in alike.items():
-                restored += self._store.keep(source, *map(list, zip(*pairs, strict=True)))
+            for source, theirs in alike.items():
+                restored += self._store.keep(source, *map(list, zip(*theirs, strict=True)))
             await asyncio.sleep(0)
-        log.info("kept answers are back file=%s answers=%d of=%d", path, restored, len(kept.keys))
+        told = sum(map(len, kept.answers))
+        log.info("kept answers are back file=%s answers=%d of=%d", path, restored, told)
 
     def _source(self, kept: KeptSource) -> Source | None:
         counts = self._counts_of(kept.function)
@@ -100,16 +103,22 @@ class KeptFile:
         if not self.is_read or self._store.changes == self._written_changes:
             return
         changes = self._store.changes
-        pairs = list(self._store)
-        sources = [
+        answers: list[PackedAnswers] = []
+        sources: dict[bytes, Source] = {}
+        for some in self._store.packed():
+            answers.append(some)
+            sources |= {each.prefix: each for each in self._store.sources.kept()}  # all that `some` are of
+            await asyncio.sleep(0)
+        kept_sources = [
             KeptSource(each.prefix, each.function, each.kinds, each.answered_by, each.has_told)
-            for each in self._store.sources.kept()
+            for each in sources.values()
         ]
-        kept = KeptAnswers(sources, [key for key, _ in pairs], [row for _, row in pairs])
+        kept = KeptAnswers(self._store.keying, kept_sources, answers)
         try:
             nbytes = await asyncio.to_thread(self._file.write, kept)
         except OSError as error:
             log.warning("kept answers were not written file=%s reason=%r", self._file.path, str(error))
             return
         self._written_changes = changes
-        log.info("kept answers written file=%s answers=%d bytes=%d", self._file.path, len(pairs), nbytes)
+        count = sum(map(len, answers))
+        log.info("kept answers written file=%s answers=%d bytes=%d", self._file.path, count, nbytes)

@@ -53,19 +53,23 @@ class ReplyRows:
         self._told_places: tuple[list[int], list[int]] | None = None
 
     @property
+    def columns(self) -> list[Column]:
+        """Those that it has."""
+        columns = self.reply.columns
+        return [columns[name] for name in self._names if name in columns]
+
+    @property
     def kinds(self) -> tuple[ColumnKind, ...]:
         """Those of the columns that it has."""
         if self._kinds is None:
-            columns = self.reply.columns
-            self._kinds = tuple([kind_of(columns[name]) for name in self._names if name in columns])
+            self._kinds = tuple([kind_of(column) for column in self.columns])
         return self._kinds
 
     @property
     def cells(self) -> list[Sequence[Cell]]:
         """Of each column that it has, its rows."""
         if self._cells is None:
-            columns = self.reply.columns
-            self._cells = [cells_of(columns[name]) for name in self._names if name in columns]
+            self._cells = [cells_of(column) for column in self.columns]
         return self._cells
 
     def told(self, row: int) -> Answer | None:

@@ -35,9 +35,9 @@ from rich.table import Table
 
 from gpu_worker.wire.protocol import Answer, Column, Done, Infer, Load, Loaded, MemberAnswer, decode, encode
 from server.access.caller import NOBODY
+from server.cache.choice import choose_store
 from server.cache.files import FileStamps
-from server.cache.rules.s3fifo import S3Fifo
-from server.cache.store import AnswerStore
+from server.cache.stores import new_store
 from server.catalog.catalog import Catalog
 from server.http.application import Admitted
 from server.http.backpressure import Backpressure
@@ -264,7 +264,8 @@ class _Front:
         catalog.add_function(served, 2)
         cached = None
         if keeps:
-            cached = CachedCalls(self._dispatcher, AnswerStore(_KEPT_BYTES, S3Fifo), FileStamps([]), metrics)
+            store = new_store(choose_store("auto").name, _KEPT_BYTES)
+            cached = CachedCalls(self._dispatcher, store, FileStamps([]), metrics)
         calls = CallService(self._dispatcher, metrics, cached=cached)
         codec = Codec(100_000, lambda model, form: latency)
         route = InferRoute(catalog, calls, codec, metrics, LargeJson(), Tasks(), 64 << 20)

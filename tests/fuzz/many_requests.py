@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from server.http.native.build import HERE
+from server.extensions import FRONT
 from tests.benchmarks.report import RESULTS, say
 from tests.benchmarks.resident_memory import resident_bytes
 from tests.fuzz.front_waves import Seen, Waves
@@ -101,7 +101,7 @@ def _sum(one: Seen, other: Seen) -> Seen:
 
 def _sources() -> str:
     """Of the C that is fuzzed."""
-    files = sorted([*HERE.glob("*.c"), *HERE.glob("*.h")])
+    files = sorted([*FRONT.folder.glob("*.c"), *FRONT.folder.glob("*.h")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

@@ -3,6 +3,10 @@
 What is new goes to the small queue, a tenth of the bytes. Asked twice more while it is there, it goes on to
 the main queue, else it leaves and its key is remembered: what comes back soon goes to the main queue at once.
 There each time that it was asked, up to three, is worth another round. Pure.
+
+Beyond the paper: for what comes at once (`add`), no more than so many have another round, or go on; then what
+is oldest leaves all the same. Without that bound a main queue all of which was asked again would be walked
+through up to three times before anything left.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ from server.cache.rules.key_queue import KeyQueue
 
 __all__ = ["S3Fifo"]
 
-_SMALL = 0.1  # of the bytes: the paper's
+_SMALL_OF = 10  # of the bytes, one part is the small queue's: the paper's
 _MOST = 3  # times that are counted
 _TO_MAIN = 2
+_MOST_ROUNDS = 4096  # as native/answers.h
 
 
 class S3Fifo:
@@ -26,14 +31,16 @@ class S3Fifo:
 
     def __init__(self, capacity_bytes: int, size_of: SizeOf) -> None:
         self._size_of = size_of
-        self._most_small_bytes = int(_SMALL * capacity_bytes)
+        self._most_small_bytes = capacity_bytes // _SMALL_OF
         self._small_bytes = 0
         self._small, self._main = KeyQueue(), KeyQueue()
         self._asked = KeyTable[int]()  # of those that were asked again
         self._ghosts = Ghosts(capacity_bytes - self._most_small_bytes)
+        self._rounds = 0  # that are left
 
     def add(self, keys: Sequence[bytes], nbytes: int) -> None:
         """See `EvictionRule`."""
+        self._rounds = _MOST_ROUNDS
         back = self._ghosts.recall(keys)
         if back:
             self._main.extend(back)
@@ -78,7 +85,8 @@ class S3Fifo:
         oldest = self._small.popleft()
         nbytes = self._size_of(oldest)
         self._small_bytes -= nbytes
-        if self._asked.pop(oldest, 0) >= _TO_MAIN:
+        if self._asked.pop(oldest, 0) >= _TO_MAIN and self._rounds:
+            self._rounds -= 1
             self._main.append(oldest)
             return None
         self._ghosts.remember(oldest, nbytes)
@@ -88,8 +96,9 @@ class S3Fifo:
         """The oldest of the main queue leaves; or has another round, and nothing leaves."""
         oldest = self._main.popleft()
         times = self._asked.pop(oldest, 0)
-        if not times:
+        if not times or not self._rounds:
             return oldest
+        self._rounds -= 1
         if times > 1:
             self._asked.update([(oldest, times - 1)])
         self._main.append(oldest)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
+from server.extensions import HOW_TO_BUILD
+
 __all__ = ["FRONTS", "ChosenFront", "FrontMissing", "choose_front"]
 
 FRONTS = ("auto", "native", "python")
@@ -15,9 +17,6 @@ _MODULES = (
     "server.http.native._front",
     "server.http.native.acceptor",
 )  # of older sources: fails
-_HOW_TO_BUILD = (
-    "with a C compiler and Python's headers: python -m server.http.native.build, or install ml_udf again"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ def choose_front(asked: str, *, has_tls: bool) -> ChosenFront:
             importlib.import_module(module)
     except ImportError as error:
         if is_auto:
-            return ChosenFront("python", f"the native one is not built here ({error}); {_HOW_TO_BUILD}")
+            return ChosenFront("python", f"the native one is not built here ({error}); {HOW_TO_BUILD}")
         raise FrontMissing(
-            f"--front native is not built here ({error}); {_HOW_TO_BUILD}; else --front python"
+            f"--front native is not built here ({error}); {HOW_TO_BUILD}; else --front python"
         ) from error
     return ChosenFront("native", "it is built here" if is_auto else "--front native asks for it")

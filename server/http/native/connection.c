@@ -7,13 +7,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#ifdef FRONT_FAULTS
+#ifdef EXTENSION_FAULTS
 long front_allocations_left = -1;
 #endif
 
 void *front_realloc(void *old, size_t size)
 {
-#ifdef FRONT_FAULTS
+#ifdef EXTENSION_FAULTS
     if (front_allocations_left == 0)
         return NULL;
     if (front_allocations_left > 0)

@@ -82,7 +82,7 @@ bool transmit(Connection *c);
 
 /* Memory that tests can make run out. */
 void *front_realloc(void *old, size_t size);
-#ifdef FRONT_FAULTS
+#ifdef EXTENSION_FAULTS
 extern long front_allocations_left; /* −1 = all succeed */
 #endif
 

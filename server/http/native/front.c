@@ -1027,7 +1027,7 @@ static PyObject *front_counts(Front *front, PyObject *Py_UNUSED(none))
                          "requests", front->requests, "handed", front->handed);
 }
 
-#ifdef FRONT_FAULTS
+#ifdef EXTENSION_FAULTS
 static PyObject *front_fail_after(PyObject *Py_UNUSED(module), PyObject *argument)
 {
     long count = PyLong_AsLong(argument);
@@ -1156,7 +1156,7 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-#ifdef FRONT_FAULTS
+#ifdef EXTENSION_FAULTS
     {"fail_after", front_fail_after, METH_O, NULL},
 #endif
     {0},

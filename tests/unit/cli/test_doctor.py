@@ -66,6 +66,13 @@ def test_it_is_said_which_front_runs_and_why() -> None:
     assert list(_check_front(cast(Client, Fronted(None)))) == []
 
 
+def test_it_is_said_which_store_keeps_answers_and_why() -> None:
+    told = {"front": "python", "why": "-", "answer_store": {"name": "native", "why": "it is built here"}}
+    _, finding = _check_front(cast(Client, Fronted(told)))
+    assert finding.text == "its native store keeps answers: it is built here"
+    (_,) = _check_front(cast(Client, Fronted({**told, "answer_store": None})))
+
+
 @pytest.mark.parametrize(
     ("states", "said"),
     [

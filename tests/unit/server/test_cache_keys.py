@@ -9,7 +9,8 @@ import pytest
 
 from server.cache.completeness import Completeness
 from server.cache.in_flight import InFlight
-from server.cache.key import Asked, function_digest, is_kept_of, keys_of, keys_of_files, scope_of
+from server.cache.key import Asked, function_digest, is_kept_of, scope_of
+from server.cache.keying import keys_of, keys_of_files
 from server.catalog.functions import Function
 from server.ensemble.feedback import begun
 from tests.unit.server.served import function, text_model
@@ -18,7 +19,7 @@ TWO = (text_model("a"), text_model("b"))
 
 
 def key(served: Function, asked: Asked = Asked("text"), row: bytes = b"x") -> bytes:  # noqa: B008 - immutable
-    (found,) = keys_of(scope_of(served, function_digest(served), asked), [row])
+    (found,) = keys_of(scope_of(served, function_digest(served), asked).digest, [row])
     return found
 
 
@@ -85,7 +86,7 @@ def test_labels_that_teach_change_the_keys_and_labels_that_do_not_leave_them() -
 
 
 def test_rows_and_stamps_have_keys_of_their_own_and_no_stamp_has_none() -> None:
-    scope = scope_of(function(), b"k" * 16, Asked("text"))
+    scope = b"k" * 16
     rows = [str(number).encode() * length for number in range(500) for length in (1, 100)]
     keys = keys_of(scope, rows)
     assert len(set(keys)) == 1000

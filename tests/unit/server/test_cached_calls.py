@@ -12,8 +12,8 @@ import pytest
 from gpu_worker.wire.protocol import Answer
 from server.cache.files import FileStamps
 from server.cache.key import is_kept_of
-from server.cache.rules.s3fifo import S3Fifo
-from server.cache.store import AnswerStore
+from server.cache.keying import Keying
+from server.cache.stores import new_store
 from server.catalog.functions import Function
 from server.errors import DeadlineExceeded, Overloaded, ServiceError, VersionGone
 from server.http.body import ClientGone
@@ -24,13 +24,19 @@ from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
 
+pytestmark = pytest.mark.usefixtures("store")
+
 
 class CachedHouse(House):
-    """A house whose calls ask a cache first."""
+    """A house whose calls ask a cache first. store_name: of what it keeps them in."""
 
-    def __init__(self, *workers: FakeWorker, nbytes: int = 1 << 20, **fields: Any) -> None:
+    store_name = "python"
+
+    def __init__(
+        self, *workers: FakeWorker, nbytes: int = 1 << 20, keying: Keying | None = None, **fields: Any
+    ) -> None:
         super().__init__(*workers, **fields)
-        store = AnswerStore(nbytes, S3Fifo)
+        store = new_store(self.store_name, nbytes, keying)
         self.cached = CachedCalls(self.dispatcher, store, FileStamps([]), self.metrics)
 
     def call(self, *rows: str, **fields: Any) -> Call:
@@ -59,6 +65,15 @@ class CachedHouse(House):
     def counts(self) -> tuple[int, int, int]:
         counts = self.metrics.of(self.function).cache
         return counts.hits, counts.coalesced, counts.misses
+
+
+@pytest.fixture(params=["native", "python"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both stores, one after the other."""
+    if request.param == "native":
+        request.getfixturevalue("native_store")
+    monkeypatch.setattr(CachedHouse, "store_name", request.param)
+    return str(request.param)
 
 
 def runs(scenario: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

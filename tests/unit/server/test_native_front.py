@@ -299,10 +299,10 @@ def test_auto_is_native_where_that_can_serve_and_says_why_not_elsewhere(
     chosen = choose_front("auto", has_tls=False)
     assert chosen.name == "python"
     assert "not built here" in chosen.why
-    assert "python -m server.http.native.build" in chosen.why
+    assert "python -m server.extensions" in chosen.why
 
 
 def test_a_front_that_is_not_built_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "server.http.native._front", None)
-    with pytest.raises(FrontMissing, match=r"python -m server\.http\.native\.build"):
+    with pytest.raises(FrontMissing, match=r"python -m server\.extensions"):
         choose_front("native", has_tls=False)

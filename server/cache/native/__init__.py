@@ -1,0 +1,1 @@
+"""The store of kept answers in C. See README.md."""
