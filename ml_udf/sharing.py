@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
 from ml_udf.errors import BadOption
+from ml_udf.name_list import names_of
 
 __all__ = ["KINDS", "SharedKind", "share"]
 
@@ -25,7 +26,7 @@ def share(
     name: str,
     *,
     visibility: str | None = None,
-    shared_with: Sequence[str] = (),
+    shared_with: Sequence[str] | str | None = None,
     owner: str | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
@@ -40,8 +41,8 @@ def share(
     form: dict[str, Any] = {}
     if visibility is not None:
         form["visibility"] = visibility
-    if shared_with:
-        form["shared_with"] = list(shared_with)
+    if tokens := names_of(shared_with, "shared_with"):
+        form["shared_with"] = tokens
     if owner is not None:
         form["owner"] = owner
     if not form:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
 from ml_udf.errors import BadOption, InputInvalid, InputNotFound, InputUndecodable, MlUdfError
+from ml_udf.name_list import names_of
 
 __all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls", "json_of"]
 
@@ -101,7 +102,9 @@ class TrainingCalls:
         return list(self._get("/v1/datasets")["datasets"])
 
     def train(self, job: Mapping[str, Any]) -> Json:
-        """Begin a job; it runs on when this returns."""
+        """Begin a job; it runs on when this returns. Its `models` may be named in a text: see `names_of`."""
+        if job.get("models") is not None:
+            job = {**job, "models": names_of(job["models"], "models")}
         return self._post("/v1/jobs", dict(job))
 
     def job(self, job: int) -> Json:

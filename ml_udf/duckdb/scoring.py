@@ -27,6 +27,7 @@ from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.vectors import OF_TEXTS, VectorType
 from ml_udf.errors import WrongType
+from ml_udf.name_list import names_of
 from ml_udf.quoting import qualified
 from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
@@ -87,7 +88,7 @@ def score_table(
     `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`; the others are those of
     `register`. Raises `BadOption`, and as `score`.
     """
-    how["key"] = tuple(how.get("key", ()))
+    how["key"] = tuple(names_of(how.get("key"), "key"))
     request = ScoreRequest(relation, function, input, rescore=rescore_of(rescore), **how)
     made = Client(
         endpoint,

@@ -227,7 +227,7 @@ class TrainingFunctions:
             kind,
             _text(given, "name"),
             visibility=given["visibility"],
-            shared_with=given["shared_with"] or (),
+            shared_with=given["shared_with"],
             owner=given["owner"],
             on_wait=check,
         )

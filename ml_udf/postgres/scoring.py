@@ -16,6 +16,7 @@ from typing import Any
 from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.statement import Binding
 from ml_udf.errors import BadOption, InsideTransaction, UnknownFunction
+from ml_udf.name_list import names_of
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.binary import binary_reals
 from ml_udf.postgres.endpoints import Endpoints
@@ -265,7 +266,7 @@ def _request(given: Mapping[str, Any], on_error: str) -> ScoreRequest:
         input=given["input"] or "",
         output=given["output"],
         result_table=given["result_table"],
-        key=tuple(given["key"] or ()),
+        key=tuple(names_of(given["key"], "key")),
         condition=given["condition"],
         row_limit=given["row_limit"],
         batch_rows=BATCH_ROWS if given["batch_rows"] is None else given["batch_rows"],

@@ -250,7 +250,7 @@ class Session:
             given["kind"],
             given["name"],
             visibility=given["visibility"],
-            shared_with=given["shared_with"] or (),
+            shared_with=given["shared_with"],
             owner=given["owner"],
             on_wait=self._statements.check_interrupts,
         )

@@ -255,6 +255,14 @@ BEGIN
     LOOP
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s', held.new, held.grantee, held.how);
     END LOOP;
+    -- What an update grants counts as the extension's own, which pg_dump leaves out: only what was so before is.
+    UPDATE pg_catalog.pg_init_privs given SET initprivs = before.initprivs
+    FROM pg_catalog.pg_init_privs before
+    JOIN pg_catalog.pg_proc old ON old.oid = before.objoid AND old.pronamespace = 'ml_udf'::regnamespace
+    JOIN pg_catalog.pg_proc new ON new.pronamespace = old.pronamespace
+                               AND old.proname = '_' || new.proname || '_0_7'
+    WHERE given.objoid = new.oid AND given.classoid = 'pg_catalog.pg_proc'::regclass
+      AND before.classoid = given.classoid;
 END
 $do$;
 DROP FUNCTION ml_udf._create_function_0_7(text, text, name, regtype, regtype, jsonb, text, text, boolean, name, name);

@@ -87,6 +87,10 @@ def test_an_owner_shares_and_everybody_reads_whose_it_is(ask: Ask, function: str
     assert seen(ask, "ben", function) == [("ann", "public")]
     assert shared(ask, "ann", *own, "visibility => 'private'") == "private"
     assert seen(ask, "ben", function) == []
+    assert shared(ask, "ann", *own, "shared_with => 'ben'") == "shared"
+    assert seen(ask, "ben", function) == [("ann", "shared")]
+    assert shared(ask, "ann", *own, "shared_with => 'bi, ann'") == "shared"
+    assert seen(ask, "ben", function) == []
 
 
 def test_models_and_datasets_have_owners_too(ask: Ask, engine_name: str) -> None:

@@ -205,9 +205,17 @@ def test_models_are_named_in_a_list_of_those_there_are(engine: Engine) -> None:
     text = refused(engine, f"SELECT ml_udf.train('people', models => {listed(engine, 'catboost')})")
     assert there in text
     assert "catboost" in text
-    with pytest.raises(SqlError) as caught:
-        engine.query("SELECT ml_udf.train('people', models => 'catboost')")
-    assert "catboost" in caught.value.text or "malformed array" in caught.value.text
+
+
+def test_models_are_named_in_a_text_or_in_an_array(engine: Engine, server: InferenceServer) -> None:
+    for models in ("'catboost'", "'lightgbm, catboost'", "'{lightgbm,catboost}'", "ARRAY['catboost']"):
+        text = refused(engine, f"SELECT ml_udf.train('people', models => {models})")
+        assert "catboost" in text
+        assert "hist_gradient_boosting" in text, "those that there are"
+    assert "has an empty name in it" in refused(engine, "SELECT ml_udf.train('people', models => 'a,,b')")
+    two = "models => 'logistic_regression, gradient_boosting'"
+    ((job,),) = engine.query(f"SELECT ml_udf.train('people', {two}, budget => '90 seconds')")
+    assert spec_of(server, job)["models"] == ["logistic_regression", "gradient_boosting"]
 
 
 @pytest.mark.parametrize(

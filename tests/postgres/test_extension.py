@@ -64,7 +64,7 @@ def test_every_function_pins_its_search_path(engine: Engine) -> None:
     # A procedure that commits cannot: PostgreSQL forbids it to one with a SET clause. The names
     # in an SQL body that was read when the function was made are not looked up again, and C has none.
     loose = f"""SELECT proname FROM pg_proc WHERE {OURS} AND prokind <> 'p' AND prosqlbody IS NULL
-                AND prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
+                AND prolang NOT IN (SELECT oid FROM pg_language WHERE lanname IN ('c', 'internal'))
                 AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']"""
     assert engine.query(loose) == []
 
@@ -163,6 +163,7 @@ def test_an_update_keeps_functions_and_rights_and_finds_its_python(
         old.query("ALTER TABLE log ADD PRIMARY KEY (id), ADD food text")
         old.query("GRANT EXECUTE ON FUNCTION ml_udf.predict(text, text, text) TO PUBLIC")
         old.query("GRANT EXECUTE ON FUNCTION ml_udf.create_function TO ml_udf_trainer WITH GRANT OPTION")
+        old.query("CREATE ROLE teacher; GRANT EXECUTE ON FUNCTION ml_udf.create_function TO teacher")
         old.query(
             r"UPDATE pg_proc SET prosrc = regexp_replace(prosrc, '\"server_o\w+\": \"[^\"]*\", ', '', 'g')"
             " WHERE oid IN (SELECT oid FROM ml_udf._wrappers())"
@@ -197,10 +198,18 @@ def test_an_update_keeps_functions_and_rights_and_finds_its_python(
         made = "(SELECT oid FROM pg_proc WHERE oid::regproc::text = 'ml_udf.create_function')"
         grantable = f"{made}, 'EXECUTE WITH GRANT OPTION'"
         assert updated.value(f"SELECT has_function_privilege('ml_udf_trainer', {grantable})")
+        dumped = subprocess.run(
+            cluster.program("pg_dump", "-s", "-d", updated.dsn),
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        assert re.search(r"GRANT ALL ON FUNCTION ml_udf\.create_function\(.* TO teacher;", dumped)
         predict = "'ml_udf.predict(text, text, text)', 'EXECUTE'"
         assert updated.value(f"SELECT has_function_privilege('public', {predict})")
         updated.query(
-            "DROP TABLE log; DROP SERVER ml_udf CASCADE; DROP EXTENSION ml_udf; CREATE EXTENSION ml_udf"
+            "DROP TABLE log; DROP SERVER ml_udf CASCADE; DROP EXTENSION ml_udf; CREATE EXTENSION ml_udf;"
+            "DROP ROLE teacher"
         )
         updated.close()
 

@@ -53,7 +53,16 @@ def test_a_table_without_a_key_is_refused_and_told_what_to_do(table: Engine) -> 
     assert state == "42P10"
     assert "ADD PRIMARY KEY" in text
     table.query("CREATE UNIQUE INDEX ON keyless (id)")
-    assert call(table, "key => ARRAY['id'], row_limit => 10", sql) == (10, 0, 0)
+    for key in (
+        "ARRAY['id']",
+        "'id'",
+        "'{id}'",
+        "ARRAY['id']::varchar[]",
+        "ARRAY['id']::name[]",
+        "'id'::varchar",
+    ):
+        assert call(table, f"key => {key}, row_limit => 10", sql) == (10, 0, 0)
+    assert refused(table, sql + ", key => 'id,')")[0] == "22023"
 
 
 def test_inside_a_transaction_it_is_refused(table: Engine) -> None:
