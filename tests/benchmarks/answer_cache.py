@@ -76,15 +76,32 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--architecture", default="squeezenet")
+    parser.add_argument("--parts", nargs="+", default=["again", "miss"], choices=["again", "miss"])
     options = parser.parse_args()
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-bench-")))
         work.chmod(0o755)
-        run(stack, work, options.rows, options.rounds, options.architecture)
+        run(stack, work, options.rows, options.rounds, options.architecture, options.parts)
 
 
-def run(stack: ExitStack, work: Path, rows: int, rounds: int, architecture: str) -> None:
+def run(
+    stack: ExitStack, work: Path, rows: int, rounds: int, architecture: str, parts: Sequence[str]
+) -> None:
     files = photos(work, rows)
+    asked = dashboards(stack, work, files, rounds, architecture) if "again" in parts else []
+    misses, steps = {}, {}
+    for store in stores_built() if "miss" in parts else ():
+        server = stack.enter_context(inference_server(work / store, flags=[f"--answer-store={store}"]))
+        server.deploy(hashing_model(work / f"made for {store}", "noop"), NOOP)
+        for text in (SHORT, LONG):
+            misses[store, text] = cost_of_misses(server, rows, rounds, text)
+        steps[store] = steps_of_a_miss(store, rows, files)
+    report(asked, misses, steps, rows, architecture)
+
+
+def dashboards(
+    stack: ExitStack, work: Path, files: Sequence[str], rounds: int, architecture: str
+) -> list[AskedAgain]:
     server = stack.enter_context(inference_server(work / "home", media_roots=[work / "files"]))
     server.deploy(image_model(work / "made", "bench", architecture), FUNCTION)
     server.deploy(hashing_model(work / "made", "noop"), NOOP)
@@ -94,14 +111,7 @@ def run(stack: ExitStack, work: Path, rows: int, rounds: int, architecture: str)
         with psycopg.connect(dsn, autocommit=True) as connection:
             fill(connection.cursor(), "files", "image_path", files)
         asked.append(asked_again(server, "postgres", postgres_way(dsn), files, rounds))
-    misses, steps = {}, {}
-    for store in stores_built():
-        asking = stack.enter_context(inference_server(work / store, flags=[f"--answer-store={store}"]))
-        asking.deploy(hashing_model(work / f"made for {store}", "noop"), NOOP)
-        for text in (SHORT, LONG):
-            misses[store, text] = cost_of_misses(asking, rows, rounds, text)
-        steps[store] = steps_of_a_miss(store, rows, files)
-    report(asked, misses, steps, rows, architecture)
+    return asked
 
 
 def stores_built() -> list[str]:
