@@ -438,7 +438,7 @@ class Scheduler:
             if pool is None or not pool.is_asking:
                 continue
             for worker in self._workers:
-                if worker.is_reserved or not lane.may_use(worker):
+                if worker.is_reserved or not pool.is_held_by(worker.name):
                     continue
                 early_s = self._too_early_s(now_s, worker, False, self._lead_s)
                 has_room = worker.has_room(now_s)

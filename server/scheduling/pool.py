@@ -147,6 +147,10 @@ class MemberPool:
         """Whether rows of the request wait here."""
         return request_id in self._requests
 
+    def is_held_by(self, worker: str) -> bool:
+        """Whether the worker holds a member that may be asked."""
+        return worker in self._workers.by_name
+
     def count_on(self, shares: Mapping[str, float]) -> None:
         """Of workers that other functions use too, how much of each is this one's; all of those not named."""
         self._workers.shares = shares

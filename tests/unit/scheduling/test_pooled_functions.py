@@ -371,3 +371,13 @@ def test_every_row_is_answered_or_refused_once_whatever_happens(policy, seed):
         now_s += 0.05
     assert +open_rows == Counter()
     assert scheduler.queue_depth() == {"e": (0, 0)}
+
+
+def test_a_worker_that_holds_a_broken_member_alone_is_offered_nothing():
+    broken = tuple(replace(each, is_broken=each.name == "m2") for each in ENSEMBLE.members)
+    ensemble = replace(ENSEMBLE, members=broken)
+    scheduler = core(Static(ensemble, 0b011), ensemble, w="2")
+    scheduler.submit(0.0, asked(1))
+    assert isinstance(scheduler.next_action(0.0), Idle)
+    scheduler.set_worker(0.01, WorkerView("w", True, frozenset(NAMES)))
+    assert sent(scheduler, 0.01).members[0] in ("m0", "m1")
