@@ -39,6 +39,8 @@ __all__ = ["HELD_BYTES", "Sample", "Soak", "growth_bytes"]
 
 _MiB = 1 << 20
 HELD_BYTES = 8 * _MiB  # the limit; a wave of vanishing clients sends two to three times as much
+_CONNECTIONS = 17_000  # more than the load opens: one too many is refused so that its reply may be lost
+_LIMITS = (f"--max-held-bytes={HELD_BYTES}", f"--max-connections={_CONNECTIONS}")
 _STRETCH_S = 20.0  # of load, before its rate is thought over
 _TOGETHER = 16  # rows
 _LEAST_RATE, _FIRST_RATE = 200.0, 4000.0
@@ -189,7 +191,7 @@ def main() -> int:
         server = stack.enter_context(
             inference_server(
                 folder / "home",
-                flags=[ANEW, "--workers=1", "--front=native", f"--max-held-bytes={HELD_BYTES}"],
+                flags=[ANEW, "--workers=1", "--front=native", *_LIMITS],
             )
         )
         server.deploy(CASES[0].model(folder / "models"), "photo", slo_ms=20_000, max_batch=32)
@@ -223,6 +225,7 @@ def _soak(server: InferenceServer, sender: load.Load, flags: argparse.Namespace)
                 replay = sender.replay(_arrivals_s(rate), _PATIENCE_S)
                 soak.statuses.update(one.status for one in replay.outcomes)
                 is_late = statistics.median(one.latency_s for one in replay.outcomes) > _LATE_S
+                is_late = is_late or any(one.status != 200 for one in replay.outcomes)
                 rate = max(_LEAST_RATE, rate * 0.7) if is_late else min(flags.rate, rate * 1.2)
                 say(f"{sampler.seconds:,.0f} s: {soak.requests:,} requests, {sampler.samples[-1]}")
         soak.vanished = vanishing.count
