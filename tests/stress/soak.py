@@ -41,13 +41,14 @@ _MiB = 1 << 20
 HELD_BYTES = 8 * _MiB  # the limit; a wave of vanishing clients sends two to three times as much
 _CONNECTIONS = 17_000  # more than the load opens: one too many is refused so that its reply may be lost
 _LIMITS = (f"--max-held-bytes={HELD_BYTES}", f"--max-connections={_CONNECTIONS}")
-_STRETCH_S = 20.0  # of load, before its rate is thought over
+_STRETCH_S = 10.0  # of load, before its rate is thought over
 _TOGETHER = 16  # rows
-_LEAST_RATE, _FIRST_RATE = 200.0, 4000.0
-_LATE_S = 0.5
+_LEAST_RATE, _FIRST_RATE = 200.0, 3000.0
+_FASTER, _SLOWER = 1.03, 0.7  # what comes over the server's rate waits: little does, and not for long
+_LATE_S = 0.05
 _PATIENCE_S = 60.0
 _EVERY_S = 0.25
-_WARM_UP_SHARE = 0.25
+_WARM_UP_SHARE, _WARM_UP_S = 0.25, 300.0  # the longer; until then collections find their level
 _BIN_S = 5.0
 _GROWTH_SHARE, _GROWTH_LEAST = 0.03, 8 * _MiB  # since the warm-up; less is flat
 _ALIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -90,7 +91,8 @@ class Soak:
 
     def warm(self) -> list[Sample]:
         """Those after the warm-up."""
-        return [sample for sample in self.samples if sample.at_s >= _WARM_UP_SHARE * self.seconds]
+        since_s = max(_WARM_UP_SHARE * self.seconds, min(_WARM_UP_S, self.seconds / 2))
+        return [sample for sample in self.samples if sample.at_s >= since_s]
 
     def faults(self) -> list[str]:
         """What is not as it should be; empty if all is well."""
@@ -183,7 +185,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=3600.0, help="at most")
     parser.add_argument("--requests", type=int, default=10_000_000, help="that are enough")
-    parser.add_argument("--rate", type=float, default=8000.0, help="requests a second, at most")
+    parser.add_argument("--rate", type=float, default=5000.0, help="requests a second, at most")
     parser.add_argument("--vanishing", type=float, default=40.0, help="vanishing clients a second")
     flags = parser.parse_args()
     with ExitStack() as stack:
@@ -226,7 +228,7 @@ def _soak(server: InferenceServer, sender: load.Load, flags: argparse.Namespace)
                 soak.statuses.update(one.status for one in replay.outcomes)
                 is_late = statistics.median(one.latency_s for one in replay.outcomes) > _LATE_S
                 is_late = is_late or any(one.status != 200 for one in replay.outcomes)
-                rate = max(_LEAST_RATE, rate * 0.7) if is_late else min(flags.rate, rate * 1.2)
+                rate = max(_LEAST_RATE, rate * _SLOWER) if is_late else min(flags.rate, rate * _FASTER)
                 say(f"{sampler.seconds:,.0f} s: {soak.requests:,} requests, {sampler.samples[-1]}")
         soak.vanished = vanishing.count
         soak.seconds = sampler.seconds
