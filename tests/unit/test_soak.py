@@ -12,11 +12,11 @@ MiB = 1 << 20
 
 def soak(server_mib: list[float]) -> Soak:
     samples = [
-        Sample(at_s=100.0 * number, server_bytes=int(mib * MiB), worker_bytes=0, connections=1, held_bytes=0)
+        Sample(at_s=150.0 * number, server_bytes=int(mib * MiB), worker_bytes=0, connections=1, held_bytes=0)
         for number, mib in enumerate(server_mib)
     ]
     samples[1] = replace(samples[1], held_bytes=HELD_BYTES)
-    return Soak(100.0 * len(server_mib), Counter({200: 990, 503: 10}), 5, samples)
+    return Soak(150.0 * len(server_mib), Counter({200: 990, 503: 10}), 5, samples)
 
 
 def test_memory_is_flat_that_grows_while_all_warms_up_or_goes_up_and_down() -> None:
