@@ -78,6 +78,12 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         help="folder that models and files of training are fetched into, where it does not see the server's",
     )
     add(
+        "--fetched-pictures",
+        default=_DEFAULTS.fetched_pictures,
+        metavar="DIR",
+        help="folder that photos of training are kept in, where it does not see the media roots",
+    )
+    add(
         "--fetched-bytes",
         type=int,
         default=_DEFAULTS.fetched_bytes,
@@ -122,6 +128,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         host_bytes=flags.host_bytes,
         prepared=flags.prepared,
         fetched=flags.fetched,
+        fetched_pictures=flags.fetched_pictures,
         fetched_bytes=flags.fetched_bytes,
         precision=flags.precision,
         cuda_graphs=flags.cuda_graphs,

@@ -30,9 +30,12 @@ from dataclasses import asdict
 from gpu_worker.engine import Engine, LoadReport
 from gpu_worker.errors import DeviceLost, ModelUnusable, NoRoom, WorkerError
 from gpu_worker.model_files.fetched import Fetched, FetchedModels
+from gpu_worker.model_files.kept_pictures import KeptPictures
 from gpu_worker.orders import Orders
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crops import Cropping
+from gpu_worker.settings import Settings
+from gpu_worker.train.node_pictures import NodePictures
 from gpu_worker.train.staging import StagedTrainer, Training
 from gpu_worker.train.trainer import Trainer
 from gpu_worker.wire.frames import receive
@@ -97,7 +100,9 @@ class Loop:
         fetched, most_bytes = engine.settings.fetched, engine.settings.fetched_bytes
         self._fetched = FetchedModels(fetched, most_bytes) if fetched else None
         device = engine.device
-        trainer_of = functools.partial(Trainer, engine.settings, device.computes_on)
+        trainer_of = functools.partial(
+            Trainer, engine.settings, device.computes_on, pictures=self._pictures(engine.settings)
+        )
         self._trainer: Training = (
             trainer_of(self._replies.put)
             if self._fetched is None
@@ -107,6 +112,13 @@ class Loop:
         self._draining = False
         self._is_abandoned = False
         self._lost: DeviceLost | None = None
+
+    def _pictures(self, settings: Settings) -> NodePictures | None:
+        """By whom training has photos that this machine does not see."""
+        if not settings.fetched_pictures:
+            return None
+        files = FetchedModels(settings.fetched_pictures, settings.fetched_bytes)
+        return NodePictures(KeptPictures(files), self._pieces)
 
     def drain(self) -> None:
         """Take no more requests, answer those that came, end. May be called in any thread."""

@@ -25,7 +25,8 @@ class Settings:
         quarter of what the machine has.
     prepared: folder of weights as they lie in memory, which the worker writes; "" = none are kept.
     fetched: folder of its own that models are fetched into, of a worker that does not see the server's
-        files; "" = it sees them. fetched_bytes: most that the folder holds; 0 = what its disk takes.
+        files; "" = it sees them. fetched_pictures: the same of photos that it is taught by, where it does not
+        see the media roots. fetched_bytes: most that such a folder holds; 0 = what its disk takes.
     precision: of torch's pictures models on CUDA: "auto", the fastest that answers as float32 does, or
         "float32". cuda_graphs: whether small batches of theirs run as CUDA graphs. jpeg_on_device: whether
         JPEGs are decoded on a CUDA device, where torchvision can.
@@ -46,6 +47,7 @@ class Settings:
     host_bytes: int = 0
     prepared: str = ""
     fetched: str = ""
+    fetched_pictures: str = ""
     fetched_bytes: int = 0
     precision: str = "auto"
     cuda_graphs: bool = True

@@ -162,6 +162,7 @@ from server.workers.driver_link import ClusterError
 from server.workers.file_rows import FileRows
 from server.workers.local import LocalPool
 from server.workers.nodes import Node, devices_of_cluster
+from server.workers.offered_pictures import PictureFiles
 from server.workers.pool import ElasticPool, Worker
 from server.workers.ray import NodeFiles, RayPool, driver_command, first_look, ray_timing
 from server.workers.supervised_pool import Timing
@@ -858,6 +859,7 @@ def _pool(
             functools.partial(_sees_home, settings),
             functools.partial(_sees_media, settings),
             FileRows(_media_roots(settings), settings.max_input_bytes),
+            PictureFiles(_media_roots(settings), settings.max_input_bytes),
         ),
         ports=port_range(settings.node_ports),
         link_tasks=supervisor.tasks(),
@@ -896,12 +898,18 @@ def _command_on(settings: Settings, index: int, node: Node) -> Sequence[str]:
     here = settings.home / "prepared" if settings.keep_prepared and node.is_here else None
     share = max(1, settings.workers.most) if node.is_here else 1
     threads = settings.threads or max(1, node.cores // share)
-    roots = settings if _sees_media(settings, node) else replace(settings, media_root=())
+    sees_home, sees_media = _sees_home(settings, node), _sees_media(settings, node)
+    roots = settings if sees_media else replace(settings, media_root=())
     arguments = _worker_arguments(roots, index, "{fd}", threads, settings.host_bytes, here)
-    if _sees_home(settings, node):
+    if sees_home and sees_media:
         return arguments
     folder = settings.node_folder.replace("{node}", node.name.replace("/", "_"))
-    return [*arguments, f"--fetched={folder}", f"--fetched-bytes={settings.node_bytes}"]
+    return [
+        *arguments,
+        *([] if sees_home else [f"--fetched={folder}"]),
+        *([] if sees_media else [f"--fetched-pictures={folder}"]),
+        f"--fetched-bytes={settings.node_bytes}",
+    ]
 
 
 def _sees_home(settings: Settings, node: Node) -> bool:

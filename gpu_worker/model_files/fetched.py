@@ -3,6 +3,7 @@
     FOLDER / origin / NAME / VERSION / model.json, and the files that it lists
     FOLDER / training / files / HASH / model.json, and files that training reads: a snapshot, a checkpoint
     FOLDER / training / stored / NAME / files that training writes, until the server has them
+    FOLDER / pictures / HH / H / photos that training reads (kept_pictures.py)
 
 origin: of the server's folder of models. model.json is written last: where it is, and is the server's, all
 its files were whole and had the hashes that it says. Files of training come with their hashes, and have
@@ -24,6 +25,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +50,7 @@ _UNDER_WAY = 2  # pieces: one is written while the next travels
 _MOST_MANIFEST_BYTES = 8 << 20
 _LOOK_S = 0.05
 _HASH_DIGITS = 64
+_COUNTED_BYTES = 64 << 20
 _ABANDONED_S = 60.0  # one that was just made is not locked yet
 _COMING = ".coming-"
 _FILES, _STORED = "training/files", "training/stored"
@@ -72,8 +75,10 @@ class FetchedModels:
     """Those in `folder`, of at most `most_bytes`; 0 = as many as the disk takes."""
 
     def __init__(self, folder: str, most_bytes: int = 0) -> None:
-        self._folder = Path(folder).expanduser()
+        self.folder = self._folder = Path(folder).expanduser()
         self._most_bytes = most_bytes
+        self._room_bytes = 0  # that small files may still take before all is counted again
+        self._counting = threading.Lock()
 
     @contextlib.contextmanager
     def lent(self, directory: str, ask: AskPiece, is_cancelled: IsCancelled) -> Iterator[Fetched]:
@@ -128,6 +133,22 @@ class FetchedModels:
                 yield str(place)
             finally:
                 shutil.rmtree(place, ignore_errors=True)
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether a small file of so many bytes may be written; what was not used for longest leaves for it.
+
+        What is here is counted now and then: other workers' files are seen late, by `_COUNTED_BYTES` at most.
+        """
+        if not self._most_bytes:
+            return True
+        with self._counting:
+            if self._room_bytes < nbytes:
+                wanted = max(nbytes, min(_COUNTED_BYTES, self._most_bytes // 64))
+                self._room_bytes = min(wanted, self._freed(wanted, self._folder))
+            if self._room_bytes < nbytes:
+                return False
+            self._room_bytes -= nbytes
+            return True
 
     def free_some(self) -> bool:
         """What was not used for longest leaves, since the disk is full; False where nothing can."""
@@ -288,17 +309,33 @@ class FetchedModels:
 
     def _make_room(self, nbytes: int, coming: Path) -> None:
         """So that no more than the bound is here with so many bytes more."""
-        while self._most_bytes and (here := _bytes_below(self._folder)) + nbytes > self._most_bytes:
-            if self._one_leaves(coming.parent):
-                continue
+        free = self._freed(nbytes, coming.parent) if self._most_bytes else nbytes
+        if free < nbytes:
             coming.unlink(missing_ok=True)
             raise NoSpace(
-                f"{self._folder} may hold {self._most_bytes} bytes of models (--node-bytes): {here} are used "
-                f"by models that are loading or being fetched, and {nbytes} more are wanted"
+                f"{self._folder} may hold {self._most_bytes} bytes of models (--node-bytes): "
+                f"{self._most_bytes - free} are used by models that are loading or being fetched, and "
+                f"{nbytes} more are wanted"
             )
 
+    def _freed(self, nbytes: int, but: Path) -> int:
+        """How many of the bound's bytes are free; so many if what is not held can leave for them."""
+        while (free := self._most_bytes - _bytes_below(self._folder)) < nbytes:
+            before = free
+            for left in self._leaving(but):
+                free += left
+                if free >= nbytes:
+                    break  # and all is counted again: others write here too
+            if free == before:
+                break
+        return free
+
     def _one_leaves(self, but: Path) -> bool:
-        """The version that was not used for longest and is not held; False where there is none."""
+        """What was not used for longest and is not held; False where there is nothing."""
+        return next(self._leaving(but), None) is not None
+
+    def _leaving(self, but: Path) -> Iterator[int]:
+        """One after the other leaves, those first that were not used for longest; the bytes of each."""
         there = [place for place in self._folder.glob("*/*/*") if place != but]
         for place in sorted(there, key=_used_ns):
             try:
@@ -306,12 +343,15 @@ class FetchedModels:
             except OSError:
                 continue  # another worker was quicker
             with contextlib.closing(lock):
-                if lock.try_take() and lock.is_of(place):
-                    _log.info("model leaves directory=%s", place)
-                    (place / MANIFEST_FILE).unlink(missing_ok=True)  # first: what is left is not whole
-                    shutil.rmtree(place, ignore_errors=True)
-                    return not place.exists()
-        return False
+                if not lock.try_take() or not lock.is_of(place):
+                    continue
+                _log.info("model leaves directory=%s", place)
+                nbytes = _bytes_below(place)
+                (place / MANIFEST_FILE).unlink(missing_ok=True)  # first: what is left is not whole
+                shutil.rmtree(place, ignore_errors=True)
+            left = nbytes - _bytes_below(place)
+            if left or not place.exists():  # else it is not ours to take away
+                yield left
 
 
 class _Wanted:

@@ -8,15 +8,17 @@ anything. What lies outside the roots is never opened, and its refusal does not 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
+import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpu_worker.errors import RowFault
-from gpu_worker.wire.protocol import RowError
+from gpu_worker.wire.protocol import FilePiece, RowError, WantPiece
 
-__all__ = ["MediaByRow", "MediaRoots", "read_rows"]
+__all__ = ["MediaByRow", "MediaRoots", "read_piece", "read_rows"]
 
 # O_NONBLOCK and O_NOFOLLOW hold against a file swapped for a FIFO or a symlink after it was looked at.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
@@ -80,6 +82,19 @@ class MediaRoots:
         symlink that is moved. Raises `RowFault` (input_invalid, input_not_found, input_forbidden,
         input_too_large).
         """
+        with self._opened(row, folders) as (descriptor, path):
+            if ends is not None and os.fstat(descriptor).st_size > sum(ends):
+                return _ends_of(descriptor, *ends)
+            return _read(descriptor, path, max_bytes)
+
+    def read_part(self, row: bytes, at: int, nbytes: int) -> tuple[bytes, int]:
+        """At most so many bytes from byte `at` on of the file at `row`, and its size. Raises as `read`."""
+        with self._opened(row, None) as (descriptor, _):
+            return os.pread(descriptor, nbytes, at), os.fstat(descriptor).st_size
+
+    @contextlib.contextmanager
+    def _opened(self, row: bytes, folders: dict[str, str] | None) -> Iterator[tuple[int, str]]:
+        """The file at `row`, and its path as the row has it. Raises `RowFault`, also as it is read."""
         path = _text(row)
         try:
             descriptor = os.open(self._regular_file(path, {} if folders is None else folders)[0], _FLAGS)
@@ -87,9 +102,7 @@ class MediaRoots:
             raise _fault(exc, path) from exc
         try:
             self._check_opened(descriptor, path)
-            if ends is not None and os.fstat(descriptor).st_size > sum(ends):
-                return _ends_of(descriptor, *ends)
-            return _read(descriptor, path, max_bytes)
+            yield descriptor, path
         except OSError as exc:
             raise _fault(exc, path) from exc
         finally:
@@ -221,6 +234,24 @@ def read_rows(
         if read >= enough_bytes:
             break
     return contents, errors
+
+
+def read_piece(media: MediaRoots, want: WantPiece, *, max_bytes: int) -> FilePiece:
+    """What a worker wants of the file that a row names, or why a row that names it is at fault.
+
+    With the first piece comes the hash of the file, of at most `max_bytes`.
+    """
+    row = want.file.encode("utf-8", "surrogateescape")
+    try:
+        if want.at:
+            data, size = media.read_part(row, want.at, want.nbytes)
+            return FilePiece(want.id, [data], size)
+        data = media.read(row, max_bytes=max_bytes)
+    except RowFault as fault:
+        return FilePiece(want.id, [b""], 0, fault.message, code=fault.code)
+    sha256 = hashlib.sha256(data).hexdigest()
+    sent = b"" if sha256 == want.known else data[: want.nbytes]
+    return FilePiece(want.id, [sent], len(data), sha256=sha256)
 
 
 def _text(row: bytes) -> str:

@@ -88,10 +88,11 @@ def read_boxed(
     width: int,
     read: Callable[[bytes], bytes],
     max_pixels: int,
+    ahead: Callable[[Sequence[str]], None] = lambda rows: None,
 ) -> BoxedSnapshot:
     """Decodes every picture of a snapshot once, its boxes with it. Raises as `Pictures.decoded`."""
     index = {label: at for at, label in enumerate(classes)}
-    pictures = Pictures(path, height, width, read, max_pixels)
+    pictures = Pictures(path, height, width, read, max_pixels, ahead)
     pixels: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
     boxes: dict[str, list[list[list[float]]]] = {split: [] for split in SPLITS}
     with pq.ParquetFile(path) as file:

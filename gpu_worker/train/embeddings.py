@@ -36,10 +36,13 @@ _SKIPPED_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How pictures are read. read: path → the file's bytes; raises `RowFault`."""
+    """How pictures are read. read: path → the file's bytes; raises `RowFault`. ahead: hears of paths that are
+    read next.
+    """
 
     read: Callable[[bytes], bytes]
     max_pixels: int
+    ahead: Callable[[list[str]], None] = lambda rows: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Embedder:
             texts = [row.encode("utf-8", "surrogatepass") for row in rows]
             return network.features(texts, _goes_on), list(range(len(rows))), []
         frame = network.manifest.input.preprocess.frame(*network.network.pixels)
+        self.reading.ahead(rows)
         pictures, places, faults = [], [], []
         for place, row in enumerate(rows):
             try:

@@ -40,13 +40,16 @@ _CHOICES = ("dates", "categories", "texts")
 
 @dataclass(slots=True)
 class Learners:
-    """read: path → the file's bytes; raises `RowFault`. on_step: hears of rows as they are read."""
+    """read: path → the file's bytes; raises `RowFault`. on_step: hears of rows as they are read. ahead: hears
+    of paths that are read next, in their order.
+    """
 
     device: str
     read: Callable[[bytes], bytes]
     max_pixels: int
     allow_import: bool
     on_step: Callable[[], None] = lambda: None
+    ahead: Callable[[Sequence[str]], None] = lambda rows: None
     most_bytes: int = 2 << 30
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
@@ -171,6 +174,7 @@ class Learners:
                     width=spec.input.width,
                     read=self.read,
                     max_pixels=self.max_pixels,
+                    ahead=self.ahead,
                 )
 
         found: SnapshotFile = self._held(key, read)
@@ -186,7 +190,7 @@ class Learners:
         from gpu_worker.train.embeddings import Embedder, Reading, backbone_of, read_embedded
 
         backbone, directory = backbone_of(raw)
-        reading = Reading(self.read, self.max_pixels)
+        reading = Reading(self.read, self.max_pixels, self.ahead)
         embedder = Embedder(backbone, directory, self.device, reading, self.allow_import)
 
         def stops() -> bool:
@@ -206,7 +210,13 @@ class Learners:
         found: BoxedSnapshot = self._held(
             (path, "boxes", height, width),
             lambda: read_boxed(
-                path, classes, height=height, width=width, read=self.read, max_pixels=self.max_pixels
+                path,
+                classes,
+                height=height,
+                width=width,
+                read=self.read,
+                max_pixels=self.max_pixels,
+                ahead=self.ahead,
             ),
         )
         return found

@@ -3,7 +3,8 @@
     TrainEpoch, Evaluate, MakeVariant ─ files fetched, paths of this machine ─→ training process
     CheckpointStored, VariantMade ←─ the server has each file whole ─ files written here ←──┘
 
-One message after the other, as the training process takes them; pictures are looked at beside them. What a
+One message after the other, as the training process takes them; pictures are looked at beside them. What
+pictures a snapshot names come as they are read (`node_pictures`). What a
 message names is held in the node's folder until it is answered; what it has stored is answered for only once
 the server has it, and then leaves. A link that is cut ends the message and leaves nothing of it.
 """
@@ -117,7 +118,7 @@ class StagedTrainer:
 
     def send(self, message: Message) -> None:
         """Hand a training message on; its reply comes by `reply`."""
-        if isinstance(message, Inspect):  # of pictures, which lie where this machine sees them
+        if isinstance(message, Inspect):  # of pictures, which come as it reads them
             self._trainer.send(message)
             return
         order = _Order(message)

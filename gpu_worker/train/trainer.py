@@ -2,6 +2,7 @@
 
     loop ── TrainEpoch, StoreCheckpoint, … ──→ socket ──→ python -m gpu_worker.train.trial
     loop ←─ EpochTrained, CheckpointStored, … ─ reader ←──┘
+    server ←─→ node_pictures ←─ a socket of their own ←── photos that this machine does not see
 
 A process of its own, since training in a thread would hold the interpreter's lock when an answer wants it.
 Serving goes first: from the first batch under way to the last the process is stopped (SIGSTOP), yet after
@@ -23,8 +24,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpu_worker.settings import Settings
+from gpu_worker.train.node_pictures import NodePictures, PictureDesk
 from gpu_worker.wire.frames import receive
-from gpu_worker.wire.protocol import Cancel, Failed, FrameError, Message, ProbeTraining, encode
+from gpu_worker.wire.protocol import (
+    Cancel,
+    Failed,
+    FrameError,
+    Inspect,
+    Message,
+    ProbeTraining,
+    TrainingProbed,
+    encode,
+)
 
 __all__ = ["Trainer"]
 
@@ -38,12 +49,15 @@ _END_S = 5.0
 class _Child:
     """One life of the training process: what it has not answered, and whether its last word is read.
 
-    saying: held while a frame is written to it.
+    desk: which brings it photos; None where it sees them. beside: of what is pending, what it answers beside
+    its steps. saying: held while a frame is written to it.
     """
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
+    desk: PictureDesk | None = None
     pending: set[int] = field(default_factory=set)
+    beside: set[int] = field(default_factory=set)
     saying: threading.Lock = field(default_factory=threading.Lock)
     is_over: bool = False
 
@@ -54,13 +68,23 @@ class _Child:
 class Trainer:
     """`reply` is called in a thread of its own. `send` must be called from threads that last.
 
+    pictures: by whom it has photos that it does not see; None where it does.
+
     Linux signals the child when the thread that started it has ended: it dies with it.
     """
 
-    def __init__(self, settings: Settings, device: str, reply: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        device: str,
+        reply: Callable[[Message], None],
+        *,
+        pictures: NodePictures | None = None,
+    ) -> None:
         self._settings = settings
         self._device = device
         self._reply = reply
+        self._pictures = pictures
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._child: _Child | None = None
@@ -78,6 +102,8 @@ class Trainer:
     def _hand(self, child: _Child, message: Message) -> None:
         with self._lock:
             child.pending.add(message.id)
+            if isinstance(message, Inspect):
+                child.beside.add(message.id)
             is_over = child.is_over  # since just now: nobody reads its answers any more
         try:
             if is_over:
@@ -91,10 +117,15 @@ class Trainer:
             self._fail(child, [message.id], f"the message cannot be handed on: {exc}", code="bad_option")
 
     def probe(self, message: ProbeTraining) -> None:
-        """Hand it on to the process if there is one; it answers in the middle of whatever it does."""
+        """Hand it on to the process if there is one; it answers in the middle of whatever it does.
+
+        Of photos on their way to it each piece is a step, counted below 0: never what the process counts.
+        """
         child = self._child
         if child is None or not child.lives():
             self._reply(Failed(message.id, "worker_lost", "there is no training process"))
+        elif self._pictures is not None and (on := self._pictures.waiting() - child.beside):
+            self._reply(TrainingProbed(message.id, -self._pictures.moved, max(on)))
         else:
             self._hand(child, message)
 
@@ -140,6 +171,8 @@ class Trainer:
         self._kill()
         if self._child is not None:
             self._child.connection.close()
+            if self._child.desk is not None:
+                self._child.desk.close()
 
     def _kill(self) -> None:
         if self._child is not None:
@@ -154,14 +187,21 @@ class Trainer:
         command += [f"--max-input-bytes={self._settings.max_input_bytes}"]
         command += [f"--media-root={root}" for root in self._settings.media_roots]
         command += ["--allow-import"] if self._settings.allow_import else []
-        with theirs:
+        with contextlib.ExitStack() as handed:
+            fds = [handed.enter_context(theirs).fileno()]
+            desk = None
+            if self._pictures is not None:
+                asked, asking = socket.socketpair()
+                fds.append(handed.enter_context(asking).fileno())
+                command += [f"--pictures-fd={fds[-1]}"]
+                desk = PictureDesk(asked, self._pictures)
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=fds,
                 start_new_session=True,  # of which it lowers the priority
             )
-        child = _Child(process, ours)
+        child = _Child(process, ours, desk)
         with self._lock:
             self._child = child
         threading.Thread(target=self._read, args=(child,), name="training", daemon=True).start()
@@ -172,8 +212,11 @@ class Trainer:
             while (message := receive(child.connection)) is not None:
                 with self._lock:
                     child.pending.discard(message.id)
+                    child.beside.discard(message.id)
                 self._reply(message)
         status = child.process.wait()
+        if child.desk is not None:
+            child.desk.close()
         with self._lock:
             child.is_over = True
             lost = sorted(child.pending)

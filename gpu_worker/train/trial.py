@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import functools
 import hashlib
 import logging
 import os
@@ -23,7 +24,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from gpu_worker.parent import die_with_parent
 from gpu_worker.pipeline.decode import decode_image, upright_size
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.tasks.average_precision import NO_BOX
+from gpu_worker.train.asked_pictures import AskedPictures
 from gpu_worker.wire.frames import receive
 from gpu_worker.wire.protocol import (
     Cancel,
@@ -81,6 +83,7 @@ class Trials:
     max_pixels: int
     max_input_bytes: int
     allow_import: bool
+    asked: AskedPictures | None = None  # of whom it has photos that it does not see
     cancelled: set[int] = field(default_factory=set)
     steps: int = 0  # done so far: of training, and files read
     on: int = 0  # the message under way
@@ -89,6 +92,13 @@ class Trials:
 
     def answer(self, message: Message) -> Message:
         """The reply to a message; every failure is one."""
+        try:
+            return self._answered(message)
+        finally:
+            if self.asked is not None:
+                self.asked.over(message.id)
+
+    def _answered(self, message: Message) -> Message:
         try:
             if isinstance(message, TrainEpoch):
                 return self._train(message)
@@ -154,7 +164,17 @@ class Trials:
 
     def _read(self, row: bytes) -> bytes:
         self._step()
+        if self.asked is not None:
+            return self.asked.read(row, self.on, self._is_given_up)
         return self.media.read(row, max_bytes=self.max_input_bytes)
+
+    def _ahead(self, rows: Sequence[str]) -> None:
+        """These are read next."""
+        if self.asked is not None:
+            self.asked.ahead([row.encode() for row in rows], self.on)
+
+    def _is_given_up(self) -> bool:
+        return self.on in self.cancelled
 
     def _begin(self, message: TrainEpoch, objective: Objective) -> Learner:
         learner = self._known().begin(
@@ -233,6 +253,7 @@ class Trials:
                 self.max_pixels,
                 self.allow_import,
                 self._step,
+                self._ahead,
             )
         return self._learners
 
@@ -240,11 +261,10 @@ class Trials:
         digests: list[str] = []
         sizes: list[list[int]] = []
         errors: list[dict[str, Any]] = []
-        folders: dict[str, str] = {}
-        media = self.media if message.media_roots is None else self.media.only(message.media_roots)
+        read = self._reading(message)
         for index, row in enumerate(message.rows):
             try:
-                data = media.read(row, max_bytes=self.max_input_bytes, folders=folders)
+                data = read(row)
                 decode_image(data, _INSPECT_PIXELS, _INSPECT_PIXELS, max_pixels=self.max_pixels)
                 digests.append(hashlib.sha256(data).hexdigest())
                 height, width = upright_size(data)
@@ -254,6 +274,15 @@ class Trials:
                 sizes.append([0, 0])
                 errors.append(asdict(RowError(index, fault.code, fault.message)))
         return Inspected(message.id, digests, errors, sizes)
+
+    def _reading(self, message: Inspect) -> Callable[[bytes], bytes]:
+        """Reads a row of it. Raises `RowFault`."""
+        if self.asked is not None:
+            self.asked.ahead(message.rows, message.id)
+            return functools.partial(self.asked.read, request=message.id)
+        folders: dict[str, str] = {}
+        media = self.media if message.media_roots is None else self.media.only(message.media_roots)
+        return functools.partial(media.read, max_bytes=self.max_input_bytes, folders=folders)
 
 
 def _objective(message: TrainEpoch) -> Objective:
@@ -286,6 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True, help="descriptor of a connected stream socket")
     parser.add_argument("--device", required=True, help="cpu or cuda:N")
     parser.add_argument("--media-root", action="append", default=[], help="folder of readable paths")
+    parser.add_argument("--pictures-fd", type=int, default=-1, help="of a socket by which photos come")
     parser.add_argument("--max-pixels", type=int, required=True, help="pixels of one image")
     parser.add_argument("--max-input-bytes", type=int, required=True, help="bytes of one image")
     parser.add_argument("--allow-import", action="store_true", help="permit architectures by import path")
@@ -300,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags.max_pixels,
         flags.max_input_bytes,
         flags.allow_import,
+        AskedPictures(socket.socket(fileno=flags.pictures_fd)) if flags.pictures_fd >= 0 else None,
     )
     with socket.socket(fileno=flags.fd) as connection:
         _serve(connection, trials)

@@ -129,6 +129,8 @@ class WantPiece(Message):
     At most `nbytes` from byte `at` on of `file`, of the model that the message `target` names; with
     `beside`, "NAME/VERSION", of another that lies beside it. Of a message of training `file` may also be a
     path that it names. nbytes: 0 = the file's hash is asked for, and nothing of it.
+    is_picture: `file` is the path that a row of that message has, or of its snapshot, below the media roots.
+    known: the hash of what the worker has of it; then none of it is sent again.
     """
 
     kind: ClassVar[str] = "want_piece"
@@ -137,14 +139,16 @@ class WantPiece(Message):
     at: int
     nbytes: int
     beside: str = ""
+    is_picture: bool = False
+    known: str = ""
 
 
 @dataclass(slots=True)
 class FilePiece(Message):
     """What a `WantPiece` asked for: one byte string, less of it at the file's end, and the size of the file.
 
-    error: why it cannot be had; "" where it can. sha256: of the whole file, where that was asked for; size −1
-    where there is none.
+    error: why it cannot be had; "" where it can. sha256: of the whole file, where that was asked for, and
+    with a picture's first piece; size −1 where there is none. code: of a row's error, where that is at fault.
     """
 
     kind: ClassVar[str] = "file_piece"
@@ -152,6 +156,7 @@ class FilePiece(Message):
     size: int
     error: str = ""
     sha256: str = ""
+    code: str = ""
 
 
 @dataclass(slots=True)

@@ -31,11 +31,11 @@ class Pieces:
 
     def ask(self, target: int, beside: str, file: str, at: int, nbytes: int) -> Future[FilePiece]:
         """As `WantPiece` has it. The future is cancelled where the server is gone."""
-        wanted: Future[FilePiece] = Future()
-        number = self._begun(self._wanted, wanted)
-        if number:
-            self._put(WantPiece(number, target, file, at, nbytes, beside))
-        return wanted
+        return self._ask(WantPiece(0, target, file, at, nbytes, beside))
+
+    def ask_picture(self, target: int, path: str, at: int, nbytes: int, known: str = "") -> Future[FilePiece]:
+        """The same of a file that a row names."""
+        return self._ask(WantPiece(0, target, path, at, nbytes, is_picture=True, known=known))
 
     def give(
         self, target: int, file: str, at: int, data: bytes, size: int, sha256: str
@@ -71,6 +71,13 @@ class Pieces:
             ask.cancel()
         for gift in given:
             gift.cancel()
+
+    def _ask(self, want: WantPiece) -> Future[FilePiece]:
+        wanted: Future[FilePiece] = Future()
+        want.id = self._begun(self._wanted, wanted)
+        if want.id:
+            self._put(want)
+        return wanted
 
     def _begun(self, under_way: dict[int, Future[_Answer]], coming: Future[_Answer]) -> int:
         """The id under which it is asked; 0 where nobody answers any more, and it is cancelled."""

@@ -27,7 +27,6 @@ class Trainers:
         self._busy: Counter[str] = Counter()
         self._withdrawn: set[str] = set()
         self._came = asyncio.Event()
-        self._saw = asyncio.Event()  # as one came that sees pictures
         self.on_up: Callable[[Worker], None] = lambda worker: None
 
     def worker_up(self, worker: Worker) -> None:
@@ -35,8 +34,6 @@ class Trainers:
         self._inner.worker_up(worker)
         self._workers[worker.name] = worker
         self._came.set()
-        if worker.info.sees_pictures:
-            self._saw.set()
         self.on_up(worker)
 
     def worker_down(self, worker: Worker) -> None:
@@ -46,8 +43,6 @@ class Trainers:
             del self._workers[worker.name]
         if not self._workers:
             self._came.clear()
-        if not self._able(pictures=True):
-            self._saw.clear()
 
     def alive(self) -> list[Worker]:
         """The live workers, by name."""
@@ -70,26 +65,20 @@ class Trainers:
         return self._busy[name] > 0
 
     async def anyone(self, *, pictures: bool = False) -> Worker:
-        """The live worker with the fewest trials and questions under way, soon; with `pictures` of those that
-        see the files of photos. Raises `Overloaded`.
+        """The live worker with the fewest trials and questions under way, soon; with `pictures` sooner one
+        that sees the files of photos than one that is sent them. Raises `Overloaded`.
         """
         try:
             async with asyncio.timeout(self._patience_s):
-                await (self._saw if pictures else self._came).wait()
+                await self._came.wait()
         except TimeoutError:
-            if self._workers:
-                names = ", ".join(sorted(self._workers))
-                raise Overloaded(
-                    f"no worker is up that sees this server's photos: {names} do not; give --shared-folder "
-                    "for the media roots, or let this machine have one (docs/cluster.md)",
-                    10.0,
-                ) from None
             raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
-        able = self._able(pictures=pictures)
-        return min(able, key=lambda worker: (self.is_withdrawn(worker), self._busy[worker.name]))
 
-    def _able(self, *, pictures: bool) -> list[Worker]:
-        return [worker for worker in self.alive() if worker.info.sees_pictures or not pictures]
+        def cost(worker: Worker) -> tuple[bool, bool, int]:
+            is_sent = pictures and not worker.info.sees_pictures
+            return self.is_withdrawn(worker), is_sent, self._busy[worker.name]
+
+        return min(self.alive(), key=cost)
 
     async def ask(self, message: Message, *, pictures: bool = False) -> Message:
         """The reply of a worker that has the least to do; it may be a `Failed`. As `anyone`."""

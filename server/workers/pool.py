@@ -30,8 +30,8 @@ class WorkerInfo:
     """What a worker says of its device when it comes up, and where it is.
 
     in_flight: batches that it is sent at a time. sees_pictures: whether it reads the files itself that rows
-    name, and so can be taught by them. node: its machine, "" for the server's own where there are no others.
-    is_far: rows reach it over a network.
+    name; else it is sent them, also to be taught by. node: its machine, "" for the server's own where there
+    are no others. is_far: rows reach it over a network.
     """
 
     device: str

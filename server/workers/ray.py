@@ -6,8 +6,8 @@
 Ray chooses nothing: nodes are chosen here, rows by the scheduler as ever. A worker is lost as soon as its
 socket closes, its host's end is told, or a ping is unanswered for 3 s, which Ray itself sees after 20 to 60
 s. A node that does not see this machine's files is sent them over the same sockets: models and what training
-reads as it asks for them, rows that name files as what these hold. What training stores there comes back by
-them. Imports no Ray.
+reads, photos among it, as it asks for them, rows that name files as what these hold. What training stores
+there comes back by them. Imports no Ray.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from gpu_worker.wire.protocol import (
     CheckpointStored,
     Crop,
     Failed,
+    FilePiece,
     GivePiece,
     Infer,
     Inspect,
@@ -45,6 +46,7 @@ from server.workers.driver_link import ClusterError, DriverLink
 from server.workers.file_rows import FileRows, SentRows
 from server.workers.nodes import Node, choose, wants_gpu
 from server.workers.offered_files import OFFERS, OfferedFiles
+from server.workers.offered_pictures import TAUGHT_BY_ROWS, OfferedPictures, PictureFiles
 from server.workers.peers import (
     TOKEN_BYTES,
     Identity,
@@ -99,30 +101,45 @@ async def _nodes(link: DriverLink) -> list[Node]:
 class NodeFiles:
     """Which of this machine's files a node sees by the same paths: the server's home, the media roots.
 
-    rows: by whom rows that name files are read for one that does not see them.
+    rows, pictures: by whom rows that name files are read for one that does not see them, as it is asked and
+    as it is taught.
     """
 
     sees_home: Callable[[Node], bool] = lambda node: True
     sees_media: Callable[[Node], bool] = lambda node: True
     rows: FileRows | None = None
+    pictures: PictureFiles | None = None
 
 
 class FarFiles:
-    """What a worker reads and stores of the server's files, which it does not see."""
+    """What a worker reads and stores of the server's files, which it does not see.
 
-    def __init__(self) -> None:
+    sees_home: it sees all but those that rows name. pictures: of whom it has these; None where it sees them.
+    """
+
+    def __init__(self, pictures: PictureFiles | None = None, *, sees_home: bool = False) -> None:
+        self._sees_home = sees_home
         self._offered = OfferedFiles()
         self._taken = TakenFiles()
+        self._pictures = None if pictures is None else OfferedPictures(pictures)
 
     def moved(self, message: WantPiece | GivePiece, tell: Callable[[Message], None]) -> None:
         """It asks for a piece, or gives one."""
-        if isinstance(message, WantPiece):
-            self._offered.wanted(message, tell)
-        else:
+        if isinstance(message, GivePiece):
             self._taken.given(message, tell)
+        elif not message.is_picture:
+            self._offered.wanted(message, tell)
+        elif self._pictures is not None:
+            self._pictures.wanted(message, tell)
+        else:
+            tell(FilePiece(message.id, [b""], 0, "it sees the photos that it asks for"))
 
     def begun(self, message: Message) -> None:
         """It was sent, under its id."""
+        if self._pictures is not None and isinstance(message, TAUGHT_BY_ROWS):
+            self._pictures.begun(message)
+        if self._sees_home:
+            return
         if isinstance(message, OFFERS):
             self._offered.begun(message)
         if isinstance(message, StoreCheckpoint | MakeVariant):
@@ -130,6 +147,10 @@ class FarFiles:
 
     def over(self, reply: Message) -> Message:
         """The reply; of a checkpoint that has not come whole, that it is not stored."""
+        if self._pictures is not None:
+            self._pictures.over(reply.id)
+        if self._sees_home:
+            return reply
         self._offered.over(reply.id)
         whole = self._taken.over(reply.id)
         if isinstance(reply, CheckpointStored) and not any(
@@ -183,14 +204,8 @@ class RayWorker:
         """See `Worker.send`."""
         if self._rows is not None and isinstance(message, Infer | Crop) and message.form == "path":
             return self._rows.send(message, on_reply)
-        if self._files is not None and isinstance(message, OFFERS | StoreCheckpoint):
+        if self._files is not None and isinstance(message, OFFERS | StoreCheckpoint | Inspect):
             return self._send_with_files(self._files, message, on_reply)
-        if not self.sees_pictures and isinstance(message, Inspect):
-            message.id = self._channel.next_id()
-            reason = f"node {self._node.name} does not see this server's photos: docs/cluster.md"
-            failed = Failed(message.id, "bad_option", reason)
-            asyncio.get_running_loop().call_soon(on_reply, failed)
-            return message.id
         return self._channel.send(message, on_reply)
 
     def _send_with_files(self, files: FarFiles, message: Message, on_reply: OnReply) -> int:
@@ -270,7 +285,11 @@ class _Hosts:
         host = f"{name}-{uuid.uuid4().hex}"
         self._taken[host] = (node.id, gpu)
         self._over[host] = asyncio.get_running_loop().create_future()
-        files = None if self._files.sees_home(node) else FarFiles()
+        sees_home, sees_media = self._files.sees_home(node), self._files.sees_media(node)
+        pictures = None if sees_media else self._files.pictures
+        files = None
+        if not sees_home or pictures is not None:
+            files = FarFiles(pictures, sees_home=sees_home)
         try:
             channel, pid = await self._met(host, index, node, gpu, on_lost, files)
         except BaseException as exc:
@@ -284,15 +303,16 @@ class _Hosts:
         self._failed.pop(node.id, None)
         self._channels[host] = channel
         rows = None
-        if self._files.rows is not None and not self._files.sees_media(node):
+        if self._files.rows is not None and not sees_media:
             rows = SentRows(channel, self._files.rows, self._tasks)
         return RayWorker(name, host, node, pid, channel, self, files, rows)
 
     async def close(self) -> None:
         """See `Launcher.close`."""
         await self._link.close()
-        if self._files.rows is not None:
-            self._files.rows.close()
+        for reading in (self._files.rows, self._files.pictures):
+            if reading is not None:
+                reading.close()
 
     # ── the ends of hosts ───────────────────────────────────────────────────────────────────────────────
 

@@ -114,10 +114,6 @@ class Run:
         on = self.spec.backbone
         return None if on is None else self._models / str(on["name"]) / str(on["version"])
 
-    def can_be_taught_on(self, worker: Worker) -> bool:
-        """Whether the worker sees what its rows name."""
-        return worker.info.sees_pictures or not self._task.pictures
-
     def trial_spec(self, model: str, given: Assignment) -> dict[str, Any]:
         """What a worker is sent of a trial."""
         spec, folder = self.spec.train_spec(model, given), self.backbone_folder

@@ -411,11 +411,7 @@ class Training:
         try:
             while worker in self._trainers.alive():
                 serving = {job: task for job, task in serving.items() if not task.done()}
-                wanting = [
-                    job
-                    for job, run in self._running.items()
-                    if job not in serving and not run.ending and run.can_be_taught_on(worker)
-                ]
+                wanting = [job for job, run in self._running.items() if job not in serving and not run.ending]
                 if self._trainers.is_withdrawn(worker) or not self._lease.is_held:
                     wanting = []
                 for job in turns.in_order(wanting):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gpu_worker.pipeline.media import MediaRoots, read_piece
 from gpu_worker.wire.protocol import (
     Cancel,
     CheckpointStored,
@@ -33,6 +34,7 @@ from gpu_worker.wire.protocol import (
     StoreCheckpoint,
     TrainEpoch,
     TrainingProbed,
+    WantPiece,
 )
 from tests.training_data import CLASSES, draw_photos
 from tests.unit.gpu_worker.worker_process import WorkerProcess
@@ -309,3 +311,103 @@ def test_a_checkpoint_that_finds_no_space_is_told_so_and_leaves_nothing(
     finally:
         subprocess.run(["umount", str(full)], check=True)
         full.rmdir()
+
+
+# ── photos that it does not see ───────────────────────────────────────────────────────────────────
+
+
+class Far:
+    """A worker that sees no photo, and the server at the other end of its socket, which sends them."""
+
+    def __init__(self, worker: WorkerProcess, photos: Path) -> None:
+        self.worker = worker
+        self.media = MediaRoots([str(photos)])
+        self.sent = 0
+
+    def answer(self, want: WantPiece) -> None:
+        assert want.is_picture
+        piece = read_piece(self.media, want, max_bytes=1 << 20)
+        self.sent += len(piece.data[0])
+        self.worker.send(piece)
+
+    def reply(self, on_want: Callable[[WantPiece], object] | None = None) -> Message:
+        """What is said next but for photos that are wanted."""
+        while isinstance(message := self.worker.receive(), WantPiece):
+            (on_want or self.answer)(message)
+        assert message is not None
+        return message
+
+    def ask(self, message: Message) -> Message:
+        self.worker.send(message)
+        return self.reply()
+
+
+@pytest.fixture(scope="module")
+def far(photos: Path, snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+    node = tmp_path_factory.mktemp("node")
+    with WorkerProcess(f"--fetched-pictures={node}") as running:
+        yield Far(running, photos)
+
+
+def test_what_is_inspected_far_away_is_told_as_at_home(worker: WorkerProcess, far: Far, photos: Path) -> None:
+    (photos / "words.png").write_text("no image")
+    message = Inspect(1, [b"0.png", b"words.png", b"gone.png", b"/etc/passwd", b"0.png", b""])
+    assert far.ask(message) == worker.ask(message)
+
+
+def test_a_trial_far_away_ends_with_the_very_weights_of_one_at_home_and_its_photos_come_once(
+    worker: WorkerProcess, far: Far, photos: Path, snapshot: Path, tmp_path: Path
+) -> None:
+    other_size = {**SPEC, "size": 24}
+    told = []
+    far.sent = 0
+    for ask in (worker.ask, far.ask):
+        for epoch in (1, 2):
+            trained(ask(train("far", epoch, snapshot)))
+        told.append(kept(ask(StoreCheckpoint(3, "far", str(tmp_path)))).checkpoint)
+        trained(ask(train("again", 1, snapshot, spec=other_size)))
+    assert told[0] == told[1]
+    once = sum((photos / f"{number}.png").stat().st_size for number in range(60))
+    assert once - (photos / "0.png").stat().st_size <= far.sent <= once, "0.png may be there already"
+
+
+def test_a_photo_that_does_not_come_is_a_wait_that_is_told_and_can_be_given_up(
+    far: Far, snapshot: Path
+) -> None:
+    message = train("waits", 1, snapshot, spec={**SPEC, "size": 16})
+    message.id = 600
+    wanted: list[WantPiece] = []
+    far.worker.send(message)
+    first = far.worker.receive()
+    assert isinstance(first, WantPiece)
+    assert first.target == 600
+    far.worker.send(ProbeTraining(601))
+    looked = far.reply(wanted.append)
+    assert isinstance(looked, TrainingProbed)
+    assert (looked.on, looked.steps <= 0) == (600, True), "its waiting is no step of the process"
+    far.worker.send(Cancel(602, 600))
+    over = far.reply(wanted.append)
+    assert isinstance(over, Failed)
+    assert (over.id, over.code) == (600, "cancelled")
+    for want in [first, *wanted]:
+        far.answer(want)
+    message.id = 603
+    assert isinstance(far.ask(message), EpochTrained)
+
+
+def test_photos_that_wait_for_a_process_that_is_killed_keep_the_next_from_nothing(
+    far: Far, snapshot: Path
+) -> None:
+    message = train("killed", 1, snapshot, spec={**SPEC, "size": 20})
+    message.id = 700
+    far.worker.send(message)
+    first = far.worker.receive()
+    assert isinstance(first, WantPiece)
+    far.worker.send(EndTraining(701))
+    replies = {reply.id: reply for reply in (far.reply(lambda want: None), far.reply(lambda want: None))}
+    assert isinstance(replies[701], Done)
+    lost = replies[700]
+    assert isinstance(lost, Failed)
+    assert lost.code == "worker_lost"
+    message.id = 702
+    assert isinstance(far.ask(message), EpochTrained)

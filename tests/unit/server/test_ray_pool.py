@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
@@ -35,6 +36,7 @@ from gpu_worker.wire.protocol import (
     ForgetTrial,
     Infer,
     Inspect,
+    Inspected,
     Load,
     Loaded,
     Message,
@@ -51,6 +53,7 @@ from server.workers.device_host import DeviceHost, Order, Place
 from server.workers.driver_link import ClusterError
 from server.workers.file_rows import FileRows
 from server.workers.nodes import Node
+from server.workers.offered_pictures import PictureFiles
 from server.workers.peers import TOKEN_BYTES, PeerRefused, prove_as_server
 from server.workers.pool import Worker
 from server.workers.ray import FarFiles, NodeFiles, RayPool, first_look, ray_timing
@@ -103,8 +106,15 @@ def pool_of(
 
 
 def far_worker(folder: Path) -> Sequence[str]:
-    """A real one that sees no media root, and has its models in a folder of its own."""
-    return ["-m", "gpu_worker", "--fd={fd}", "--device=cpu", "--threads=1", f"--fetched={folder}"]
+    """A real one that sees no media root, and has its models and photos in a folder of its own."""
+    flags = [
+        "--fd={fd}",
+        "--device=cpu",
+        "--threads=1",
+        f"--fetched={folder}",
+        f"--fetched-pictures={folder}",
+    ]
+    return ["-m", "gpu_worker", *flags]
 
 
 def running(
@@ -245,7 +255,8 @@ def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path
 
     async def scenario() -> None:
         rows = FileRows([str(tmp_path / "photos")], 1 << 20)
-        files = NodeFiles(lambda node: False, lambda node: False, rows)
+        pictures = PictureFiles([str(tmp_path / "photos")], 1 << 20)
+        files = NodeFiles(lambda node: False, lambda node: False, rows, pictures)
         pool = pool_of("", nodes=(BESIDE,), always_encrypted=True, command=far_worker(node), files=files)
         async with served(pool) as (_, listener):
             await until(lambda: listener.up)
@@ -261,9 +272,13 @@ def test_a_node_that_sees_nothing_of_the_server_is_sent_models_and_rows(tmp_path
             assert isinstance(answer, Answer), answer
             assert labels_of(answer.members[0])[:2] == [label_of("photo b"), label_of("photo a")]
             assert [(error.index, error.code) for error in answer.errors] == [(2, "input_not_found")]
-            refused = await worker.call(Inspect(0, paths))
-            assert isinstance(refused, Failed)
-            assert "does not see this server's photos" in refused.message
+            Image.new("RGB", (4, 3)).save(tmp_path / "photos" / "c.png")
+            seen = await worker.call(Inspect(0, [b"c.png", *paths]))
+            assert isinstance(seen, Inspected), seen
+            assert seen.sizes[0] == [4, 3]
+            assert seen.digests[0] == hashlib.sha256((tmp_path / "photos" / "c.png").read_bytes()).hexdigest()
+            assert [error["code"] for error in seen.errors] == ["input_undecodable"] * 2 + ["input_not_found"]
+            assert len(list(node.glob("pictures/*/*/*"))) == 3, "for the training that follows"
 
     asyncio.run(scenario())
 
