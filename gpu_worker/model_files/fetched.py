@@ -75,7 +75,7 @@ class FetchedModels:
     """Those in `folder`, of at most `most_bytes`; 0 = as many as the disk takes."""
 
     def __init__(self, folder: str, most_bytes: int = 0) -> None:
-        self.folder = self._folder = Path(folder).expanduser()
+        self.folder = Path(folder).expanduser()
         self._most_bytes = most_bytes
         self._room_bytes = 0  # that small files may still take before all is counted again
         self._counting = threading.Lock()
@@ -111,7 +111,7 @@ class FetchedModels:
             raise ModelUnusable(f"the server has no file {paths[0]} any more")
         files = [ModelFile(name, sha256) for name, sha256 in hashes.items() if sha256]
         text = json.dumps({"files": [file.to_json() for file in files]}).encode()
-        place = self._folder / _FILES / hashlib.sha256(text).hexdigest()
+        place = self.folder / _FILES / hashlib.sha256(text).hexdigest()
         with contextlib.ExitStack() as held:
             self._held_at(place, text, files, wanted, held)
             yield str(place)
@@ -119,7 +119,7 @@ class FetchedModels:
     @contextlib.contextmanager
     def stored(self) -> Iterator[str]:
         """An empty folder to write into, there while it is entered. Raises `NoSpace`, `ModelUnusable`."""
-        above = self._folder / _STORED
+        above = self.folder / _STORED
         try:
             above.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._drop_abandoned(above)
@@ -144,7 +144,7 @@ class FetchedModels:
         with self._counting:
             if self._room_bytes < nbytes:
                 wanted = max(nbytes, min(_COUNTED_BYTES, self._most_bytes // 64))
-                self._room_bytes = min(wanted, self._freed(wanted, self._folder))
+                self._room_bytes = min(wanted, self._freed(wanted, self.folder))
             if self._room_bytes < nbytes:
                 return False
             self._room_bytes -= nbytes
@@ -152,7 +152,7 @@ class FetchedModels:
 
     def free_some(self) -> bool:
         """What was not used for longest leaves, since the disk is full; False where nothing can."""
-        return self._one_leaves(self._folder)
+        return self._one_leaves(self.folder)
 
     def _drop_abandoned(self, above: Path) -> None:
         """What a worker that was killed has written there."""
@@ -171,7 +171,7 @@ class FetchedModels:
     def _place(self, directory: str) -> Path:
         stored = Path(directory)
         origin = hashlib.sha256(str(stored.parent.parent).encode()).hexdigest()[:16]
-        return self._folder / origin / stored.parent.name / stored.name
+        return self.folder / origin / stored.parent.name / stored.name
 
     def _held(self, wanted: _Wanted, held: contextlib.ExitStack) -> tuple[Path, dict[str, object], int]:
         """The version's folder, locked against its leaving; its manifest; bytes that came."""
@@ -301,9 +301,9 @@ class FetchedModels:
                 if self._one_leaves(coming.parent):
                     continue
                 coming.unlink(missing_ok=True)  # the disk is others' too
-                free = shutil.disk_usage(self._folder).free
+                free = shutil.disk_usage(self.folder).free
                 raise NoSpace(
-                    f"the disk of {self._folder} is full: {free} bytes are free and no other model there "
+                    f"the disk of {self.folder} is full: {free} bytes are free and no other model there "
                     "can leave; free some, or give --node-folder on another disk"
                 ) from exc
 
@@ -313,14 +313,14 @@ class FetchedModels:
         if free < nbytes:
             coming.unlink(missing_ok=True)
             raise NoSpace(
-                f"{self._folder} may hold {self._most_bytes} bytes of models (--node-bytes): "
+                f"{self.folder} may hold {self._most_bytes} bytes of models (--node-bytes): "
                 f"{self._most_bytes - free} are used by models that are loading or being fetched, and "
                 f"{nbytes} more are wanted"
             )
 
     def _freed(self, nbytes: int, but: Path) -> int:
         """How many of the bound's bytes are free; so many if what is not held can leave for them."""
-        while (free := self._most_bytes - _bytes_below(self._folder)) < nbytes:
+        while (free := self._most_bytes - _bytes_below(self.folder)) < nbytes:
             before = free
             for left in self._leaving(but):
                 free += left
@@ -336,7 +336,7 @@ class FetchedModels:
 
     def _leaving(self, but: Path) -> Iterator[int]:
         """One after the other leaves, those first that were not used for longest; the bytes of each."""
-        there = [place for place in self._folder.glob("*/*/*") if place != but]
+        there = [place for place in self.folder.glob("*/*/*") if place != but]
         for place in sorted(there, key=_used_ns):
             try:
                 lock = _Lock(place)

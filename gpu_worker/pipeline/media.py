@@ -8,17 +8,19 @@ anything. What lies outside the roots is never opened, and its refusal does not 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from gpu_worker.errors import RowFault
 from gpu_worker.wire.protocol import FilePiece, RowError, WantPiece
 
 __all__ = ["MediaByRow", "MediaRoots", "read_piece", "read_rows"]
+
+_Taken = TypeVar("_Taken")
 
 # O_NONBLOCK and O_NOFOLLOW hold against a file swapped for a FIFO or a symlink after it was looked at.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
@@ -82,27 +84,35 @@ class MediaRoots:
         symlink that is moved. Raises `RowFault` (input_invalid, input_not_found, input_forbidden,
         input_too_large).
         """
-        with self._opened(row, folders) as (descriptor, path):
+
+        def whole(descriptor: int, path: str) -> bytes:
             if ends is not None and os.fstat(descriptor).st_size > sum(ends):
                 return _ends_of(descriptor, *ends)
             return _read(descriptor, path, max_bytes)
 
+        return self._opened(row, {} if folders is None else folders, whole)
+
     def read_part(self, row: bytes, at: int, nbytes: int) -> tuple[bytes, int]:
         """At most so many bytes from byte `at` on of the file at `row`, and its size. Raises as `read`."""
-        with self._opened(row, None) as (descriptor, _):
+
+        def part(descriptor: int, _: str) -> tuple[bytes, int]:
             return os.pread(descriptor, nbytes, at), os.fstat(descriptor).st_size
 
-    @contextlib.contextmanager
-    def _opened(self, row: bytes, folders: dict[str, str] | None) -> Iterator[tuple[int, str]]:
-        """The file at `row`, and its path as the row has it. Raises `RowFault`, also as it is read."""
+        return self._opened(row, {}, part)
+
+    def _opened(self, row: bytes, folders: dict[str, str], take: Callable[[int, str], _Taken]) -> _Taken:
+        """What `take` has of the file at `row`, by its descriptor and the path as the row says it.
+
+        Raises `RowFault`. No context manager: that is a tenth of what a small file takes.
+        """
         path = _text(row)
         try:
-            descriptor = os.open(self._regular_file(path, {} if folders is None else folders)[0], _FLAGS)
+            descriptor = os.open(self._regular_file(path, folders)[0], _FLAGS)
         except OSError as exc:
             raise _fault(exc, path) from exc
         try:
             self._check_opened(descriptor, path)
-            yield descriptor, path
+            return take(descriptor, path)
         except OSError as exc:
             raise _fault(exc, path) from exc
         finally:
