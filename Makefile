@@ -227,6 +227,9 @@ stress-watch: $(READY) packages ## 8 sessions write a watched table while all th
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
 
+bench-overload: $(READY) ## Rows in time at 1 to 10 times what a server stands, and how soon the others are refused (FLAGS='--rounds 3')
+	$(BIN)/python -m tests.benchmarks.overload $(FLAGS)
+
 bench-fronts: $(READY) ## What a row costs the server on the native front, beside the Python one (FLAGS='--rounds 3')
 	$(BIN)/python -m tests.benchmarks.fronts $(FLAGS)
 

@@ -41,7 +41,7 @@ def admit(
     ):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
         return None
     if _can_finish_by(now_s, submission.deadline_s, lane, workers):
-        return None
+        return _queued_too_long(now_s, submission, lane, workers)
     finish_s = soonest_finish_s(now_s, lane, workers)
     if finish_s is not None and finish_s > submission.deadline_s:
         late_ms = (finish_s - submission.deadline_s) * 1000
@@ -55,6 +55,30 @@ def _can_finish_by(now_s: float, deadline_s: float, lane: Lane, workers: Roster)
     return any(
         worker.free_at_s(now_s) + lane.takes_s(1, worker) <= deadline_s for worker in workers.holders(lane)
     )
+
+
+def _queued_too_long(now_s: float, submission: Submission, lane: Lane, workers: Roster) -> Rejection | None:
+    """Refuse interactive rows before which so many wait that the first would be late.
+
+    Let in, they would wait until their deadline and then be refused, and the batches before it would be cut
+    short to save some of them. Rows of a pool need not go to all members: how long they wait is not known.
+    """
+    most = lane.spec.max_batch
+    if submission.row_class == "bulk" or type(lane) is not Lane or lane.interactive.rows <= most:
+        return None
+    due_s = lane.goal_s(now_s, submission)
+    ahead = lane.interactive.rows_before(submission.tenant, submission.priority, due_s)
+    if ahead <= most:
+        return None
+    holders = workers.holders(lane)
+    rows_per_s = sum(1 / lane.least_row_s(worker) for worker in holders)
+    free_s = min(worker.free_at_s(now_s) for worker in holders)
+    finish_s = free_s + ahead / rows_per_s + lane.typical_s
+    if finish_s <= submission.deadline_s:
+        return None
+    late_ms = (finish_s - submission.deadline_s) * 1000
+    message = f"{ahead} rows wait for {lane.spec.name} before it, {late_ms:.3g} ms too long for its deadline"
+    return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s)
 
 
 def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:

@@ -59,6 +59,11 @@ class RowQueue:
             skip -= run.rows
         raise IndexError(f"no row after {skip} more than the queue holds")
 
+    def rows_before(self, priority: int, due_s: float) -> int:
+        """How many rows would run before one that came now: of a long queue's middle at least so many."""
+        keys, key = self._keys, (-priority, due_s, self._arrivals + 1, 0)
+        return self.rows if not keys or key > keys[-1] else bisect_left(keys, key)
+
     def take(self, rows: int, skip: int = 0) -> list[RowRun]:
         """Remove `rows` rows after the `skip` first ones. Raises ValueError if there are not so many."""
         if rows < 1 or skip < 0 or skip + rows > self.rows:

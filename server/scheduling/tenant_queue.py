@@ -99,6 +99,13 @@ class TenantQueue:
         queue = self._queues.get(tenant)
         return 0 if queue is None else queue.rows
 
+    def rows_before(self, tenant: str, priority: int, due_s: float) -> int:
+        """How many rows of a tenant would run before one of it that came now, at least."""
+        queue = self._sole if tenant == self._tenant else None
+        if self._sole is None:
+            queue = self._queues.get(tenant)
+        return 0 if queue is None else queue.rows_before(priority, due_s)
+
     def by_goal(self, of: Collection[str] | None = None) -> Iterable[RowRun]:
         """The runs of these tenants, or of all, in the order of priority and goal."""
         if self._sole is not None:

@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 import pytest
 
 from server.scheduling.arbitration import ReadyBatch
-from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RefuseRows, RunBatch, WorkerView
+from server.scheduling.core import (
+    FunctionSpec,
+    Idle,
+    MemberSpec,
+    RefuseRows,
+    RunBatch,
+    Scheduler,
+    WorkerView,
+)
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, Wait
 from tests.unit.scheduling.cores import actions, batches, core, parts, rows, spec, worker
@@ -306,6 +314,59 @@ def test_a_refusal_says_by_how_much_the_deadline_would_be_missed() -> None:
     rejection = core().submit(100.0, rows(1, deadline_s=100.001))
     assert rejection is not None
     assert "4.25 ms after the deadline" in rejection.message
+
+
+def overloaded(waiting: int, **fields: Any) -> Scheduler:
+    """At 10 ms so many single rows wait, each with the goal of 50 ms, and a batch of 8 is under way."""
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 8))
+    batches(scheduler, 0.0)
+    for request in range(2, 2 + waiting):
+        assert scheduler.submit(0.0, rows(request, **fields)) is None
+    return scheduler
+
+
+def test_a_row_behind_more_than_can_be_answered_by_its_deadline_is_refused_when_it_comes() -> None:
+    scheduler = overloaded(60)
+    rejection = scheduler.submit(0.001, rows(99, deadline_s=0.051))
+    assert rejection is not None
+    assert rejection.code == "deadline_exceeded"
+    assert "60 rows wait for f before it" in rejection.message
+    # The batch under way takes 7 ms, 60 rows 7.5 batches of it, its own another.
+    assert rejection.predicted_finish_s == pytest.approx(0.0665)
+    assert scheduler.submit(0.001, rows(100, deadline_s=0.067)) is None
+
+
+def test_rows_behind_many_are_let_in_where_they_need_not_be_in_time_or_go_first() -> None:
+    scheduler = overloaded(60)
+    assert scheduler.submit(0.001, rows(99)) is None  # no deadline: answered late
+    assert scheduler.submit(0.001, rows(100, deadline_s=0.051, row_class="bulk")) is None
+    assert scheduler.submit(0.001, rows(101, deadline_s=0.051, priority=1)) is None
+    assert scheduler.submit(0.001, rows(102, deadline_s=0.045)) is None  # before those that have until 50 ms
+    assert scheduler.submit(0.001, rows(103, deadline_s=0.051, tenant="other")) is None  # whose turn it is
+
+
+def test_whoever_is_let_in_under_overload_is_answered_in_time_but_for_a_few() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    refused = in_time = given_up = request = 0
+    now_s, ends_s = 0.0, math.inf
+    under_way: RunBatch | None = None
+    while now_s < 3.0:
+        now_s += 0.0002  # 5,000 rows/s, of which the worker stands 1,143
+        request += 1
+        refused += scheduler.submit(now_s, rows(request, deadline_s=now_s + 0.05)) is not None
+        if under_way is not None and now_s >= ends_s:
+            in_time += under_way.rows
+            scheduler.finished(now_s, under_way.batch_id)
+            under_way = None
+        for action in actions(scheduler, now_s):
+            if isinstance(action, RunBatch):
+                under_way, ends_s = action, now_s + affine(action.rows)
+            else:
+                given_up += sum(part.rows for part in action.slices)
+    assert in_time > 0.95 * 3.0 * 8 / affine(8)
+    assert refused > 0.7 * request
+    assert given_up < 0.02 * request
 
 
 def test_a_deadline_that_is_met_to_the_moment_is_met_and_one_that_is_now_is_not() -> None:
