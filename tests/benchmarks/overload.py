@@ -1,4 +1,4 @@
-"""`make bench-overload`: rows answered in time at 1 to 10 times what a server stands, and who is refused when.
+"""`make bench-overload`: rows in time at 1 to 10 times what a server stands, and when others are refused.
 
 One server of ours with its defaults, and single rows over HTTP. First the rate is looked for at which 99 % of
 all rows are in time; then so many times that rate is sent, for some seconds each, with the goal as the rows'
