@@ -44,3 +44,6 @@ class Region:
     def copy_from(self, source: Region, start: int, end: int) -> None:
         """Copies bytes `start` to `end` of `source` to the same place; other threads run meanwhile."""
         ctypes.memmove(self.address + start, source.address + start, end - start)
+
+    def settle(self) -> None:
+        """Returns once nothing is on its way into it: `copy_from` leaves nothing behind."""

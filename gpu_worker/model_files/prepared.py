@@ -33,7 +33,7 @@ __all__ = ["LAYOUT_VERSION", "Prepared", "PreparedFiles", "Stamp", "content_of",
 
 _log = logging.getLogger(__name__)
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 _MAGIC = b"ml_udf weights 1\n"
 _LENGTH = struct.Struct("<I")
 _MOST_HEADER_BYTES = 64 << 20
@@ -165,6 +165,7 @@ class PreparedFiles:
             changed_ns = time.time_ns() // 1000 * 1000
             sha256 = hashlib.sha256(data).hexdigest()
             head = {
+                "version": LAYOUT_VERSION,
                 "content": content,
                 "weights": weights,
                 "stamp": stamp,
@@ -190,7 +191,9 @@ class PreparedFiles:
         flush(self._folder)
 
     def sweep(self) -> None:
-        """Removes what processes left that died while they wrote, and files whose weights are gone."""
+        """Removes what processes left that died while they wrote, and files that nobody will ask for: their
+        weights are gone, or their layout is a former one.
+        """
         try:
             names = os.listdir(self._folder)
         except OSError:
@@ -202,8 +205,9 @@ class PreparedFiles:
                     _remove_if_left(path)
                 elif name.endswith(_SUFFIX):
                     with open_regular(path) as file:
-                        weights = str(_head_of(file)[0]["weights"])
-                    if not os.path.exists(weights):
+                        head = _head_of(file)[0]
+                    is_of_now = head.get("version") == LAYOUT_VERSION
+                    if not (is_of_now and os.path.exists(str(head["weights"]))):
                         os.unlink(path)
             except (OSError, ValueError, KeyError) as exc:
                 _log.info("%s is left as it is: %s", path, exc)

@@ -1,29 +1,34 @@
 """How a module's passes run on an accelerator: through the device's lane, in the precision chosen for it.
 
-What only CUDA has is given: the streams within the lane, how to compute in a precision, how to record. So all
+    passes that serve      ─ lane ────────┐
+                                          ├─ the device
+    first passes, trials   ─ lane beside ─┘
+
+A first pass loads kernels, and can take seconds: it has a lane of its own, so that no batch of another model
+waits behind it.
+
+What only CUDA has is given: the streams within a lane, how to compute in a precision, how to record. So all
 of this is tried on a CPU too.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.device import Device
+from gpu_worker.networks.graph_sizes import GRAPH_SIZES
 from gpu_worker.networks.lane import Lane
 from gpu_worker.networks.network import Floats
-from gpu_worker.networks.precision import Precision, Verdict, chosen
+from gpu_worker.networks.precision import Precision, Verdict
 
-__all__ = ["Accelerated", "Recorded", "Run", "on_cuda"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["Accelerated", "Recorded", "Run", "beside", "on_cuda"]
 
 Run = Callable[[Tensor], Tensor]  # a batch on the device → numbers, [n, …]
 
@@ -35,8 +40,8 @@ class Recorded(Protocol):
         """What the run makes of the batch."""
         ...
 
-    def record_all(self, row: Tensor) -> None:
-        """At all sizes, for rows like `row`, [1, …]."""
+    def record(self, size: int, like: Tensor) -> None:
+        """At that size, for rows like the first of `like`."""
         ...
 
     def clear(self) -> None:
@@ -47,64 +52,57 @@ class Recorded(Protocol):
 class Accelerated:
     """The passes of one module. `run` may be called by several threads at once.
 
-    computing_in: runs something in a precision. precisions: the fastest first. recorded: makes a `Recorded`
-    of a run and of what says where the weights are; None where nothing is recorded.
+    lane, beside: of passes that serve, and of those that nobody waits for. computing_in: runs something in a
+    precision. verdict: that in which the module is, or is to compute. recorded: makes a `Recorded` of a run
+    and of what says where the weights are; None where nothing is recorded.
     """
 
     def __init__(
         self,
         lane: Lane[Tensor],
+        beside: Lane[Tensor],
         computing_in: Callable[[Precision, Run, Tensor], Tensor],
-        precisions: Sequence[Precision] = ("float32",),
+        verdict: Verdict,
         recorded: Callable[[Run, Callable[[], int]], Recorded] | None = None,
     ) -> None:
         self._lane = lane
+        self._beside = beside
         self._computing_in = computing_in
-        self._precisions = precisions
+        self.verdict = verdict
         self._make_recorded = recorded
         self._recorded: Recorded | None = None
         self._recorded_run: Run | None = None
         self._threads = threading.local()
-        self.is_ready = False
-        self.verdict = Verdict("float32")
 
-    def make_ready(
-        self,
-        images: np.ndarray,
-        runs: Sequence[tuple[Run, bool]],
-        weights_at: Callable[[], int],
-        name: str,
-        *,
-        static: bool,
-    ) -> None:
-        """Chooses the precision by what `runs` make of the images, and records the first of them.
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Passes of this thread meanwhile keep nobody waiting who serves."""
+        before = getattr(self._threads, "lane", self._lane)
+        self._threads.lane = self._beside
+        try:
+            yield
+        finally:
+            self._threads.lane = before
 
-        runs: each with whether it gives features. static: whether its kernels depend on the size alone.
-        """
-        precisions = self._precisions
-        for run, features in runs:
-            answers = functools.partial(self._answers, run, images)
-            self.verdict, refused = chosen(precisions, answers("float32"), answers, features=features)
-            for verdict in refused:
-                _log.info("%s does not run in %s", name, verdict)
-            precisions = precisions[precisions.index(self.verdict.precision) :]
-        _log.info("%s runs in %s", name, self.verdict)
-        if static and runs and self._make_recorded is not None:
-            self._recorded_run = run = runs[0][0]
-            recorded = self._make_recorded(lambda batch: self._in_its_precision(run, batch), weights_at)
+    def record(self, run: Run, weights_at: Callable[[], int], row: np.ndarray) -> None:
+        """Records `run` at all sizes, for rows like `row`, [1, …], if it is not and can be."""
+        if self._make_recorded is None or self._recorded is not None:
+            return
+        recorded = self._make_recorded(lambda batch: self._in_its_precision(run, batch), weights_at)
 
-            def record(row: Tensor) -> Tensor:
-                recorded.record_all(row)
-                return recorded(row)
+        def record(batch: Tensor) -> Tensor:
+            for size in reversed(GRAPH_SIZES):  # the largest first: the others find room in its memory
+                recorded.record(size, batch)
+            return recorded(batch)
 
-            self._lane.run(record, images[:1])
-            self._recorded = recorded
-        self.is_ready = True
+        with self.beside():
+            self._in_lane(record, row)
+        self._recorded, self._recorded_run = recorded, run
 
     def run(self, run: Run, inputs: np.ndarray, *, recorded: bool = True) -> Floats:
         """What `run` makes of the inputs; by recordings, where there are some, only if they may be used."""
         compute = self._compute if recorded else self._in_its_precision
-        found, self._threads.pass_s = self._lane.run(lambda batch: compute(run, batch), inputs)
+        found, self._threads.pass_s = self._in_lane(lambda batch: compute(run, batch), inputs)
         return found
 
     def pass_s(self) -> float | None:
@@ -116,8 +114,9 @@ class Accelerated:
         if self._recorded is not None:
             self._recorded.clear()
 
-    def _answers(self, run: Run, images: np.ndarray, precision: Precision) -> Floats:
-        return self._lane.run(lambda batch: self._computing_in(precision, run, batch), images)[0]
+    def _in_lane(self, run: Run, inputs: np.ndarray) -> tuple[Floats, float]:
+        lane: Lane[Any] = getattr(self._threads, "lane", self._lane)
+        return lane.run(run, inputs)
 
     def _compute(self, run: Run, batch: Tensor) -> Tensor:
         if self._recorded is not None and batch.dtype == torch.uint8 and run == self._recorded_run:
@@ -128,12 +127,19 @@ class Accelerated:
         return self._computing_in(self.verdict.precision, run, batch)
 
 
-def on_cuda(device: Device, *, narrow: bool = True) -> Accelerated:
-    """Of a module on that CUDA device. narrow: whether less than float32 may be tried."""
-    from gpu_worker.networks.cuda_graphs import Graphed
-    from gpu_worker.networks.cuda_streams import computing_in, lane_of, precisions_of
+def beside(accelerated: Accelerated | None) -> contextlib.AbstractContextManager[None]:
+    """See `Accelerated.beside`; nothing where there is no accelerator."""
+    return contextlib.nullcontext() if accelerated is None else accelerated.beside()
 
-    precisions = precisions_of(device.name) if narrow and device.precision == "auto" else ("float32",)
-    return Accelerated(
-        lane_of(device.name), computing_in, precisions, Graphed if narrow and device.graphs else None
-    )
+
+def on_cuda(device: Device, verdict: Verdict | None = None, *, recorded: bool = False) -> Accelerated:
+    """Of a module on that CUDA device, in the verdict's precision, or float32.
+
+    recorded: whether passes may be.
+    """
+    from gpu_worker.networks.cuda_graphs import Graphed
+    from gpu_worker.networks.cuda_streams import computing_in, lanes_of
+
+    lane, beside = lanes_of(device.name)
+    graphed = Graphed if recorded and device.graphs else None
+    return Accelerated(lane, beside, computing_in, verdict or Verdict("float32"), graphed)

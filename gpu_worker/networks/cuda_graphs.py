@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.networks.failures import failure_of
-from gpu_worker.networks.graph_sizes import GRAPH_SIZES, Recordings
+from gpu_worker.networks.graph_sizes import Recordings
 
 __all__ = ["Graphed"]
 
@@ -59,14 +59,9 @@ class Graphed:
         recording.graph.replay()
         return recording.outputs[:rows].clone()  # the next replay writes there again
 
-    def record_all(self, row: Tensor) -> None:
-        """At all sizes, for rows like `row`, [1, …]."""
-        self._recordings.find(1, self._weights_at())
-        for size in reversed(GRAPH_SIZES):  # the largest first: the others find room in its memory
-            self.record(size, row)
-
     def record(self, size: int, like: Tensor) -> None:
         """A graph of `size` rows like the first of `like`; kept if it answers as `run` does."""
+        self._recordings.find(size, self._weights_at())  # lets go of those of another place
         try:
             recording, expected = self._recorded(size, like)
             recording.graph.replay()
@@ -98,8 +93,12 @@ class Graphed:
             for _ in range(_FIRST_RUNS):
                 expected = self._run(inputs)
             graph = torch.cuda.CUDAGraph()
-        # Other threads may ask the driver for memory meanwhile; this one does not.
-        with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
-            outputs = self._run(inputs)
+            # Not by `torch.cuda.graph`, which lets the whole device come to rest and collects all garbage
+            # before: others are served meanwhile. They may ask the driver for memory; this thread does not.
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                outputs = self._run(inputs)
+            finally:
+                graph.capture_end()
         torch.cuda.current_stream(like.device).wait_stream(stream)
         return _Recording(graph, inputs, outputs), expected

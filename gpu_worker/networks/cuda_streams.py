@@ -1,12 +1,15 @@
-"""A CUDA device's three streams, and in which precision what is sent to them computes.
+"""A CUDA device's streams, three to a lane, and in which precision what is sent to them computes.
 
 Not run where no CUDA is: `tests/gpu/test_worker_on_cuda.py` is what tries it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -16,15 +19,13 @@ from gpu_worker.networks.lane import Lane
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.precision import PRECISIONS, Precision
 
-__all__ = ["CudaStreams", "computing_in", "lane_of", "precisions_of"]
-
-_AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+__all__ = ["CudaStreams", "computing_in", "lanes_of", "precisions_of"]
 
 
 @functools.cache
-def lane_of(device: str) -> Lane[Tensor]:
-    """The lane of `device` ("cuda:N"), one for the process as the device's own streams are."""
-    return Lane(CudaStreams(torch.device(device)))
+def lanes_of(device: str) -> tuple[Lane[Tensor], Lane[Tensor]]:
+    """The lane of what serves on `device` ("cuda:N"), and the one beside it; both once in the process."""
+    return Lane(CudaStreams(torch.device(device))), Lane(CudaStreams(torch.device(device)))
 
 
 def precisions_of(device: str) -> tuple[Precision, ...]:
@@ -35,17 +36,48 @@ def precisions_of(device: str) -> tuple[Precision, ...]:
     return ("float16", "float32") if major == 7 else ("float32",)
 
 
+class _Float32:
+    """Whether torch computes float32 as TF32. torch keeps one answer, and looks when passes are sent off.
+
+    Lanes that want the same send off side by side; others wait their turn.
+    """
+
+    def __init__(self) -> None:
+        self._mode = ""
+        self._holders = 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def as_(self, mode: str) -> Iterator[None]:
+        """mode: "ieee" or "tf32"."""
+        mine = object()
+        with self._changed:
+            self._waiting.append(mine)
+            while self._waiting[0] is not mine or (self._holders and self._mode != mode):
+                self._changed.wait()
+            self._waiting.popleft()
+            if self._mode != mode:
+                torch.backends.cuda.matmul.fp32_precision = mode
+                torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]  # torch's stubs lack it
+                torch.backends.cudnn.rnn.fp32_precision = mode  # type: ignore[attr-defined]  # and this
+                self._mode = mode
+            self._holders += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._holders -= 1
+                self._changed.notify_all()
+
+
+_float32 = _Float32()
+
+
 def computing_in(precision: Precision, run: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
-    """`run(batch)` in that precision, for whoever has the lane to himself: a part of it is process-wide."""
-    mode = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = mode
-    torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]  # torch's stubs lack it
-    torch.backends.cudnn.rnn.fp32_precision = mode  # type: ignore[attr-defined]  # and this
-    dtype = _AUTOCAST.get(precision)
-    if dtype is None:
-        return run(batch)
-    # Each weight is read once a pass, and a recorded graph must not depend on what was cast before it.
-    with torch.autocast("cuda", dtype=dtype, cache_enabled=False):
+    """`run(batch)`, its float32 as the precision has it; a narrower one the module's own numbers have."""
+    with _float32.as_("tf32" if precision == "tf32" else "ieee"):
         return run(batch)
 
 

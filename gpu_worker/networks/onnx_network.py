@@ -96,8 +96,14 @@ def _providers(device: Device, available: Sequence[str]) -> list[str | tuple[str
     """What runs a session there, the best first: the worker's own device, then the CPU."""
     providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
     if device.is_cuda and _CUDA in available:
-        # Its arena doubles otherwise, and takes memory that other models were promised.
-        own = {"device_id": device.name.partition(":")[2], "arena_extend_strategy": "kSameAsRequested"}
+        own = {
+            "device_id": device.name.partition(":")[2],
+            # Its arena doubles otherwise, and takes memory that other models were promised.
+            "arena_extend_strategy": "kSameAsRequested",
+            # It tries every algorithm otherwise at each size of a batch that is new, while rows wait.
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "use_tf32": "0",  # nobody has compared what it would answer
+        }
         providers.insert(0, (_CUDA, own))
     return providers
 

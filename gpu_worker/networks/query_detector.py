@@ -19,6 +19,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.box_layouts import BoxRules, boxes_from
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, sigmoid
+from gpu_worker.networks.precision import Verdict
 from gpu_worker.networks.torch_network import TorchNetwork
 
 __all__ = ["QueryDetector"]
@@ -40,9 +41,15 @@ class QueryDetector:
         self._rules = BoxRules(self.pixels, said.threshold, said.overlap)
         self._logits = 0  # of a query; known once it is warm
         self._queries = _Queries(module)
-        # As features, which are taken as they come.
+        # As features, which are taken as they come, but in float32: they are places and classes at once.
         self._network = TorchNetwork(
-            self._queries, manifest.input, device, traceable=False, reads="features", activation="none"
+            self._queries,
+            manifest.input,
+            device,
+            traceable=False,
+            reads="features",
+            activation="none",
+            verdict=Verdict("float32"),
         )
         self.boxes_width = 0
 

@@ -7,6 +7,7 @@ until a model of a runtime is loaded.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -124,6 +125,7 @@ def _load_torch(manifest: Manifest, device: Device, *, content: bytes | None, al
     return network_of(prepared_module(manifest, allow_import=allow_import), manifest, device)
 
 
+@functools.cache
 def _draw_once() -> None:
     import torch
 

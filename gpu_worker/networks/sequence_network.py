@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.networks.accelerated import beside, on_cuda
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, activated
 from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.text_tokenizer import TextTokenizer
@@ -56,6 +57,7 @@ class SequenceNetwork:
     ) -> None:
         self._device = torch.device(device.computes_on)
         weights.eval().requires_grad_(False).to(self._device)
+        self._accelerated = on_cuda(device) if device.is_cuda else None
         self._module = module
         self._tokenizer = tokenizer
         self._head = head
@@ -82,9 +84,10 @@ class SequenceNetwork:
 
         Raises `ModelUnusable` where the layers behind it take other vectors.
         """
-        if rows == 1:
-            self._answered([b"warm up " * max(1, self._tokenizer.most_tokens)])
-        found = self._answered([b"warm up"] * rows)
+        with beside(self._accelerated):
+            if rows == 1:
+                self._answered([b"warm up " * max(1, self._tokenizer.most_tokens)])
+            found = self._answered([b"warm up"] * rows)
         if self._head == "features":
             self.features_width = found.shape[1]
         elif self._head == "values":
@@ -120,15 +123,23 @@ class SequenceNetwork:
 
     def _pass(self, texts: Sequence[Sequence[int]]) -> Floats:
         longest = max(map(len, texts))
-        tokens = np.full((len(texts), longest), self._padding, np.int64)
-        mask = np.zeros((len(texts), longest), np.int64)
+        padded = np.zeros((len(texts), 2, longest), np.int64)  # of each text its tokens, and a mask
+        padded[:, 0] = self._padding
         for row, text in enumerate(texts):
-            tokens[row, : len(text)] = text
-            mask[row, : len(text)] = 1
-        on_device = torch.from_numpy(mask).to(self._device)
-        found = self._module(torch.from_numpy(tokens).to(self._device), on_device).float()
+            padded[row, 0, : len(text)] = text
+            padded[row, 1, : len(text)] = 1
+        if self._accelerated is not None:
+            found = self._accelerated.run(self._given, padded)
+        else:
+            found = self._given(torch.from_numpy(padded)).numpy()
+        return activated(found, self._activation)
+
+    def _given(self, padded: Tensor) -> Tensor:
+        """What is given of texts [n, 2, length], before the activation."""
+        tokens, mask = padded[:, 0], padded[:, 1]
+        found = self._module(tokens, mask).float()
         if self._head == "features":
-            found = pooled(found, on_device, self._pooling)
+            found = pooled(found, mask, self._pooling)
             if self._dense is not None:
                 takes = next(self._dense.parameters()).shape[1]
                 if takes != found.shape[1]:
@@ -138,8 +149,7 @@ class SequenceNetwork:
                 found = self._dense(found)
             if self._normalise:
                 found = torch.nn.functional.normalize(found, dim=1)
-        numbers: Floats = found.cpu().numpy()
-        return activated(numbers, self._activation)
+        return found
 
 
 def pooling_of(manifest: Manifest) -> str:

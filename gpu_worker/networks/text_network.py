@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.networks.accelerated import on_cuda
+from gpu_worker.networks.accelerated import beside, on_cuda
 from gpu_worker.networks.moved import Weights
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.networks.parts import in_parts_that_fit
@@ -36,7 +36,7 @@ class TextNetwork:
             raise ModelUnusable(f"{type(module).__name__} takes no texts: it has no 'encode'")
         self._device = torch.device(device.computes_on)
         self._module = module.eval().requires_grad_(False).to(self._device)
-        self._accelerated = on_cuda(device, narrow=False) if device.is_cuda else None
+        self._accelerated = on_cuda(device) if device.is_cuda else None
         self._activate = ACTIVATE[activation]
         self._gives_values = activation == "none"
         self.values_width = 0  # known once it is warm
@@ -53,7 +53,8 @@ class TextNetwork:
 
     def warm_up(self, rows: int) -> Floats:
         """The scores, or values, of `rows` short texts."""
-        found = self.scores([b"warm up"] * rows, lambda: False)
+        with beside(self._accelerated):
+            found = self.scores([b"warm up"] * rows, lambda: False)
         self.values_width = found.shape[1] if self._gives_values else 0
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -20,13 +21,22 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.run_spec import BFLOAT16
 from gpu_worker.networks.build import build_module
+from gpu_worker.networks.narrowing import narrowed, narrowed_to
+from gpu_worker.networks.precision import Precision, Verdict
 from gpu_worker.networks.text_network import TextNetwork
-from gpu_worker.networks.torch_network import TorchNetwork
+from gpu_worker.networks.torch_network import TorchNetwork, narrower
 from gpu_worker.tasks import task_named
 from gpu_worker.zoo import ARCHITECTURES, DETECTORS, TEXT_ARCHITECTURES
 from gpu_worker.zoo.blocks import fold_batch_norms
 
-__all__ = ["is_of_the_zoo", "network_of", "prepared_module", "skeleton"]
+__all__ = [
+    "as_it_suits",
+    "is_of_the_zoo",
+    "network_of",
+    "precisions_for",
+    "prepared_module",
+    "skeleton",
+]
 
 _MOST_UNPACKING = 4  # a weight is float32 on the device, and may be stored in one byte
 
@@ -57,13 +67,39 @@ def prepared_module(manifest: Manifest, *, allow_import: bool = False) -> nn.Mod
     return _as_it_runs(module, manifest)
 
 
-def skeleton(manifest: Manifest) -> nn.Module:
-    """The same module of the zoo, with tensors that have no memory. Raises `ModelUnusable`."""
-    return _as_it_runs(_without_memory(_builder(manifest, allow_import=False)), manifest)
+def skeleton(manifest: Manifest, verdict: Verdict | None = None) -> nn.Module:
+    """The same module of the zoo, with tensors that have no memory. Raises `ModelUnusable`.
+
+    verdict: on its precision, where one was chosen for it.
+    """
+    module = _as_it_runs(_without_memory(_builder(manifest, allow_import=False)), manifest)
+    return module if verdict is None else narrowed_to(module, verdict.precision)
 
 
-def network_of(module: nn.Module, manifest: Manifest, device: Device) -> TextNetwork | TorchNetwork:
-    """The network of a module that is as it will run. Raises `ModelUnusable`."""
+def as_it_suits(module: nn.Module, manifest: Manifest, device: Device) -> tuple[nn.Module, Verdict | None]:
+    """A module of the zoo in the precision that suits the device, and the verdict; None: none was tried."""
+    precisions = precisions_for(manifest, device)
+    if not precisions:
+        return module, None
+
+    def tried(copied: nn.Module, verdict: Verdict) -> TorchNetwork:
+        return cast(TorchNetwork, network_of(copied, manifest, device, verdict))
+
+    return narrowed(module, tried, precisions)
+
+
+def precisions_for(manifest: Manifest, device: Device) -> tuple[Precision, ...]:
+    """Those that a module of the zoo is tried in on the device, the fastest first."""
+    return () if manifest.input.form == "text" else narrower(device, task_named(manifest.task).reads)
+
+
+def network_of(
+    module: nn.Module, manifest: Manifest, device: Device, verdict: Verdict | None = None
+) -> TextNetwork | TorchNetwork:
+    """The network of a module that is as it will run. Raises `ModelUnusable`.
+
+    verdict: on its precision, where that was tried.
+    """
     task = task_named(manifest.task)
     if manifest.run.precision == BFLOAT16 and device.is_cuda:
         raise ModelUnusable(
@@ -80,6 +116,7 @@ def network_of(module: nn.Module, manifest: Manifest, device: Device) -> TextNet
         traceable=manifest.architecture in ARCHITECTURES or manifest.architecture in DETECTORS,
         reads=task.reads if task.reads in ("values", "boxes") else "scores",
         activation=task.activation,
+        verdict=verdict,
     )
 
 

@@ -27,16 +27,17 @@ from torch import Tensor, nn
 
 from gpu_worker.device import Device
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.networks.accelerated import Accelerated, on_cuda
+from gpu_worker.networks.accelerated import Accelerated, beside, on_cuda
 from gpu_worker.networks.moved import Weights
+from gpu_worker.networks.narrowing import narrowed
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
 from gpu_worker.networks.parts import in_parts_that_fit
-from gpu_worker.networks.precision import pictures
+from gpu_worker.networks.precision import Precision, Read, Verdict, pictures
 from gpu_worker.networks.tracing import traced
 from gpu_worker.tasks.task import Activation, Reads
 from gpu_worker.threads import Threads
 
-__all__ = ["ACTIVATE", "TorchNetwork", "use_one_core_each", "without_classifier"]
+__all__ = ["ACTIVATE", "TorchNetwork", "narrower", "use_one_core_each", "without_classifier"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +73,8 @@ class TorchNetwork:
 
     traceable: its layers run in the same order whatever the input is, so that a CPU may run them as one call.
     reads: what it gives, where that is no scores: values, boxes, or features. activation: what makes that of
-    it.
+    it. verdict: on the precision that the module was narrowed to, for a CUDA device; None where none was
+    tried: it is then narrowed when it is warmed up, if the device wants that.
     """
 
     forms = frozenset(("path", "image", "tensor"))
@@ -87,33 +89,47 @@ class TorchNetwork:
         traceable: bool,
         reads: Reads = "scores",
         activation: Activation = "softmax",
+        verdict: Verdict | None = None,
     ) -> None:
         self._reads = reads
         self._activation = activation
         self.pixels = (spec.height, spec.width)
         self._device = torch.device(device.computes_on)
-        self._module = module.to(self._device)
-        self._run: Callable[[Tensor], Tensor] = self._module
-        self._accelerated = on_cuda(device) if device.is_cuda else None
-        self._is_static = traceable
+        self._accelerated: Accelerated | None = None
+        if device.is_cuda:
+            # What kernels its layers run may depend on more than the batch's size, where it is not traceable.
+            self._accelerated = on_cuda(device, verdict, recorded=traceable)
+        self._precisions = () if verdict is not None else narrower(device, reads)
+
+        def tried(copied: nn.Module, verdict: Verdict) -> TorchNetwork:
+            return TorchNetwork(
+                copied, spec, device, traceable=False, reads=reads, activation=activation, verdict=verdict
+            )
+
+        self._tried = tried
         self._is_measured = False  # at this moment
-        self._body = self._module if reads == "features" else without_classifier(self._module)
-        self._run_body: Callable[[Tensor], Tensor] | None = None
         self._body_lock = threading.Lock()
         self.features_width = 0  # known once it is warm, as the next
         self.values_width = self.boxes_width = 0
         self._traceable = traceable and not device.is_cuda
         scale, shift = pixel_line(spec)
-        own = (tensor.dtype for tensor in self._module.parameters() if tensor.is_floating_point())
-        self._dtype = next(own, torch.float32)
         self._scale = torch.from_numpy(scale).to(self._device)
         self._shift = torch.from_numpy(shift).to(self._device)
+        self._activation_bytes = 0
+        self.weights: Weights | None = None
+        self._takes(module)
+
+    def _takes(self, module: nn.Module) -> None:
+        self._module = module.to(self._device)
+        self._run: Callable[[Tensor], Tensor] = self._module
+        self._body = self._module if self._reads == "features" else without_classifier(self._module)
+        self._run_body: Callable[[Tensor], Tensor] | None = None
+        own = (tensor.dtype for tensor in self._module.parameters() if tensor.is_floating_point())
+        self._dtype = next(own, torch.float32)
         self._weight_bytes: int = sum(
             tensor.numel() * tensor.element_size()
             for tensor in (*self._module.parameters(), *self._module.buffers())
         )
-        self._activation_bytes = 0
-        self.weights: Weights | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -124,31 +140,42 @@ class TorchNetwork:
     def warm_up(self, rows: int) -> Floats:
         """The scores of `rows` black images; measures the activations on the way, and traces the module.
 
-        On an accelerator it finds out first in which precision the module may run, and records its passes.
+        On an accelerator it finds out first in which precision the module may run, where that is not known,
+        and records its passes; nobody who is served waits for it.
         """
-        self._measure_activations(rows)
-        self._measure_features()
-        if self._accelerated is not None and not self._accelerated.is_ready:
-            self._make_ready(self._accelerated)
-        if self._traceable and self._run is self._module:
-            self._run = self._traced(self._module)
-        for _ in range(_PLANNING_RUNS):
-            self.scores(self._black(rows), lambda: False)
-        found = self.scores(self._black(rows), lambda: False)
+        with beside(self._accelerated):
+            self._measure_activations(rows)
+            self._measure_features()
+            if self._precisions:
+                self._narrow()
+            if self._accelerated is not None and self._reads != "features":
+                with torch.inference_mode():
+                    self._accelerated.record(self._answers, self._weights_at, self._black(1))
+            if self._traceable and self._run is self._module:
+                self._run = self._traced(self._module)
+            for _ in range(_PLANNING_RUNS):
+                self.scores(self._black(rows), lambda: False)
+            found = self.scores(self._black(rows), lambda: False)
         self.values_width = found.shape[1] if self._reads == "values" else 0
         self.boxes_width = found.shape[1] if self._reads == "boxes" else 0
         return found
 
-    @torch.inference_mode()
-    def _make_ready(self, accelerated: Accelerated) -> None:
-        if self._body is not None and self._run_body is None:
-            self._prepare_body()
-        runs = [
-            (self._answers, self._reads != "scores"),
-            *([(self._features, True)] if self.features_width else []),
-        ]
-        name = type(self._module).__name__
-        accelerated.make_ready(pictures(*self.pixels), runs, self._weights_at, name, static=self._is_static)
+    def _narrow(self) -> None:
+        module, verdict = narrowed(self._module, self._tried, self._precisions)
+        self._precisions = ()
+        if self._accelerated is not None:
+            self._accelerated.verdict = verdict
+        self._takes(module)
+
+    def read(self) -> Read:
+        """Scores, or what else it gives, and features, of the pictures that precisions are judged by."""
+        images = pictures(*self.pixels)
+        with beside(self._accelerated):
+            self._measure_features()
+            found = [(self._passed(self._answers, images, lambda: False), self._reads != "scores")]
+            if self._reads != "features" and self.features_width:
+                found.append((self.features(images, lambda: False), True))
+        return found
 
     def _weights_at(self) -> int:
         return next((tensor.data_ptr() for tensor in self._module.parameters()), 0)
@@ -252,6 +279,18 @@ class TorchNetwork:
             pixels = torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
             return pixels.to(self._dtype)
         return batch.to(self._dtype).contiguous(memory_format=torch.channels_last)
+
+
+def narrower(device: Device, reads: Reads) -> tuple[Precision, ...]:
+    """Precisions to try for a module on that device, the fastest first; none where it runs in float32.
+
+    Boxes are places, scores and classes at once: no one bound on how far numbers are apart suits all three.
+    """
+    if not device.is_cuda or device.precision != "auto" or reads == "boxes":
+        return ()
+    from gpu_worker.networks.cuda_streams import precisions_of
+
+    return precisions_of(device.name)
 
 
 def without_classifier(module: nn.Module) -> nn.Module | None:

@@ -1,17 +1,19 @@
 """A module's tensors as views of one piece of memory, so that a model is moved in one copy.
 
-A layout says where each lies, and in which order its numbers do: they are copied as they will be read.
-Tensors that are shared within a module are there once.
+A layout says where each lies, of which kind its numbers are and in which order: they are copied as they will
+be read. Tensors that are shared within a module are there once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gpu_worker.networks.precision import Verdict
 
 __all__ = ["Layout", "attach", "gather", "is_attached", "layout_of"]
 
@@ -38,19 +40,24 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the tensors of a module lie in `nbytes`."""
+    """Where the tensors of a module lie in `nbytes`. verdict: on their precision, where one was chosen."""
 
     parts: tuple[_Part, ...]
     nbytes: int
+    verdict: Verdict | None = None
 
-    def to_json(self) -> list[Any]:
+    def to_json(self) -> dict[str, Any]:
         """For a file."""
-        return [[part.name, part.dtype, part.shape, part.strides, part.offset] for part in self.parts]
+        return {
+            "parts": [[part.name, part.dtype, part.shape, part.strides, part.offset] for part in self.parts],
+            "verdict": self.verdict and self.verdict.to_json(),
+        }
 
     @classmethod
-    def from_json(cls, parts: Sequence[Sequence[Any]], nbytes: int) -> Layout:
+    def from_json(cls, told: Mapping[str, Any], nbytes: int) -> Layout:
         """What `to_json` said. Raises `ValueError` where a tensor would lie outside."""
         try:
+            parts, verdict = told["parts"], told["verdict"]
             layout = cls(
                 tuple(
                     _Part(
@@ -59,6 +66,7 @@ class Layout:
                     for name, dtype, shape, strides, offset in parts
                 ),
                 nbytes,
+                Verdict.from_json(verdict) if verdict is not None else None,
             )
             inside = all(
                 part.offset >= 0 and part.offset + _span_bytes(part) <= nbytes for part in layout.parts
@@ -70,7 +78,7 @@ class Layout:
         return layout
 
 
-def layout_of(module: nn.Module) -> Layout:
+def layout_of(module: nn.Module, verdict: Verdict | None = None) -> Layout:
     """Where its tensors go, in the order of their names, each as it lies now if that is without gaps."""
     parts: list[_Part] = []
     offsets: dict[int, int] = {}
@@ -82,7 +90,7 @@ def layout_of(module: nn.Module) -> Layout:
         if id(tensor) not in offsets:
             offsets[id(tensor)] = end
             end += -(-_span_bytes(part) // _ALIGNED) * _ALIGNED
-    return Layout(tuple(parts), end)
+    return Layout(tuple(parts), end, verdict)
 
 
 def gather(module: nn.Module, layout: Layout, memory: Any) -> None:  # noqa: ANN401  # a region

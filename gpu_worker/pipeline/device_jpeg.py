@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import io
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -33,6 +34,7 @@ _FRAMES: Final = (0xC0, 0xC1)  # Huffman-coded and sequential
 _ALONE: Final = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
 _MOST_DIFFERENCE: Final = 4.0  # of a channel of 0 to 255, in the mean, on the picture that is tried
 _SIDE: Final = 64
+_MOST_TOGETHER_BYTES: Final = 64 << 20  # of pixels; four times that as numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,16 @@ class _NvJpeg:
 
         encoded = [torch.frombuffer(bytearray(file.data), dtype=torch.uint8) for file in files]
         with torch.inference_mode():
-            pictures = self._decode_jpeg(encoded, mode="RGB", device=self._device)
-            small = [
-                _resized(_turned(picture, file.orientation), height, width)
-                for picture, file in zip(pictures, files, strict=True)
+            pictures = [
+                _turned(picture, file.orientation)
+                for picture, file in zip(
+                    self._decode_jpeg(encoded, mode="RGB", device=self._device), files, strict=True
+                )
             ]
-            pixels: Pixels = torch.stack(small).permute(0, 2, 3, 1).contiguous().cpu().numpy()
+            small = torch.empty((len(files), 3, height, width), dtype=torch.uint8, device=self._device)
+            for places in _alike([tuple(picture.shape) for picture in pictures]):
+                small[places] = _resized(torch.stack([pictures[at] for at in places]), height, width)
+            pixels: Pixels = small.permute(0, 2, 3, 1).contiguous().cpu().numpy()
         return list(pixels)
 
 
@@ -145,15 +151,27 @@ def _turned(picture: Tensor, orientation: int) -> Tensor:
     return picture.flip(flips) if flips else picture
 
 
-def _resized(picture: Tensor, height: int, width: int) -> Tensor:
+def _alike(shapes: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
+    """The places of pictures that are shrunk together: of one shape, and not more than fit beside models."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for place, shape in enumerate(shapes):
+        by_shape.setdefault(shape, []).append(place)
+    for shape, places in by_shape.items():
+        most = max(1, _MOST_TOGETHER_BYTES // max(1, math.prod(shape)))
+        for start in range(0, len(places), most):
+            yield places[start : start + most]
+
+
+def _resized(pictures: Tensor, height: int, width: int) -> Tensor:
+    """[n, 3, height, width] of pictures [n, 3, H, W]."""
     from torch.nn import functional
 
-    if picture.shape[1:] == (height, width):
-        return picture
+    if pictures.shape[2:] == (height, width):
+        return pictures
     small = functional.interpolate(
-        picture[None].float(), (height, width), mode="bilinear", align_corners=False, antialias=True
+        pictures.float(), (height, width), mode="bilinear", align_corners=False, antialias=True
     )
-    return small[0].round().clamp(0, 255).to(picture.dtype)
+    return small.round().clamp(0, 255).to(pictures.dtype)
 
 
 def _frame(data: bytes) -> tuple[int, int, int] | None:

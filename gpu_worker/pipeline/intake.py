@@ -32,7 +32,8 @@ from gpu_worker.wire.row_groups import rows_in
 __all__ = ["Intake", "Piece"]
 
 _SLICE_ROWS = 8
-_SLICE_ROWS_ON_DEVICE = 64  # where the device decodes: many at once are what it is good at
+# Where the device decodes: many at once are what it is good at, and it takes one call after the other.
+_SLICE_ROWS_ON_DEVICE = 64
 _SHOWN_BYTES = 100
 _PICTURES = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # how a JPEG and a PNG begin
 
@@ -184,8 +185,10 @@ class Intake:
             return
         count = len(piece.rows)
         row = self._reader(piece, form, frames, media or self.media)
-        most = _SLICE_ROWS if self._jpegs is None else _SLICE_ROWS_ON_DEVICE
-        step = min(most, max(1, -(-count // self._threads.count)))
+        if self._jpegs is None:
+            step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count)))
+        else:
+            step = _SLICE_ROWS_ON_DEVICE
         slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
         piece.expect(len(slices))
 

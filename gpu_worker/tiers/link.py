@@ -18,7 +18,8 @@ from gpu_worker.wire.devices import Simulated
 __all__ = ["Link"]
 
 _LOOK_S = 0.01  # between two looks whether it is given up
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 16 << 20  # a third of a millisecond of PCIe 5
+_SIMULATED_PIECE_BYTES = 4 << 20
 _RECENT = 0.3  # weight of the newest load in what the rate is taken to be
 
 
@@ -67,7 +68,7 @@ class Link:
         """A piece is over soon enough for a cancel to be felt."""
         if not self._bytes_per_s:
             return _PIECE_BYTES
-        return max(4096, min(_PIECE_BYTES, int(self._bytes_per_s * _LOOK_S)))
+        return max(4096, min(_SIMULATED_PIECE_BYTES, int(self._bytes_per_s * _LOOK_S)))
 
     @contextlib.contextmanager
     def _turn(self, is_cancelled: IsCancelled) -> Iterator[None]:

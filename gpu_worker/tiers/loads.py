@@ -44,6 +44,8 @@ from gpu_worker.tiers.link import Link
 if TYPE_CHECKING:
     from torch import nn
 
+    from gpu_worker.networks.precision import Verdict
+
 __all__ = ["Grow", "LoadTimes", "Loads", "Made"]
 
 _log = logging.getLogger(__name__)
@@ -326,7 +328,10 @@ class Loads:
 
         if arriving is not None:
             arriving.until_worth(self._link.bytes_per_s, load.is_cancelled)
-        load.times.copy_s = self._link.move(model.memory.nbytes, copy, load.is_cancelled)
+        try:
+            load.times.copy_s = self._link.move(model.memory.nbytes, copy, load.is_cancelled)
+        finally:  # of what is given up, too, nothing may be read any more when others get the memory
+            memory.settle()
         if arriving is not None:
             arriving.until(model.memory.nbytes, load.is_cancelled)
             load.times.read_s = arriving.took_s
@@ -380,7 +385,7 @@ class Loads:
         self._before_torch(self._making)
         ours = is_of_the_zoo(load.manifest)
         sha256 = self._identify(load, prepared=ours)
-        load.content = _content(load.manifest, sha256) if ours else ""
+        load.content = self._content(load.manifest, sha256) if ours else ""
         way = self._straight if self.host is None else self._by_tiers
         try:
             return way(load, self._bring_torch, self._torch_network)
@@ -403,7 +408,7 @@ class Loads:
         is_known = sources.known(manifest, load.stamp) is not None
         if prepared and not is_known and manifest.sha256 and self._files is not None:
             sha256 = manifest.sha256.lower()
-            file = self._files.open(_content(manifest, sha256))
+            file = self._files.open(self._content(manifest, sha256))
             if file is not None:
                 file.close()
                 if (file.weights, file.stamp) == (_path(manifest), load.stamp):
@@ -433,17 +438,18 @@ class Loads:
 
     def _prepare(self, load: _Load, allocate: _Allocate) -> None:
         """From the weights as they were registered; written beside for the next time."""
-        from gpu_worker.networks.torch_loader import prepared_module
+        from gpu_worker.networks.torch_loader import as_it_suits, prepared_module
         from gpu_worker.networks.weights import gather, layout_of
 
         manifest = load.manifest
         began_s = time.monotonic()
 
-        def prepare() -> nn.Module:
-            return prepared_module(manifest, allow_import=self._settings.allow_import)
+        def prepare() -> tuple[nn.Module, Verdict | None]:
+            module = prepared_module(manifest, allow_import=self._settings.allow_import)
+            return as_it_suits(module, manifest, self._device)
 
-        module = self._in_making(load, prepare)
-        layout = layout_of(module)
+        module, verdict = self._in_making(load, prepare)
+        layout = layout_of(module, verdict)
         memory = allocate(layout.nbytes, layout)
         self._in_making(load, gather, module, layout, memory)
         if self._sources.stamp(manifest) != load.stamp:
@@ -470,17 +476,28 @@ class Loads:
             with self._lock:
                 self._being_written.discard(id(memory))
 
+    def _content(self, manifest: Manifest, sha256: str) -> str:
+        """What the prepared weights of the zoo's module depend on."""
+        from gpu_worker.networks.torch_loader import precisions_for
+
+        options = _options(manifest)
+        if precisions := precisions_for(manifest, self._device):
+            import torch
+
+            options["precision"] = [*precisions, self._device.description, torch.__version__]
+        return content_of(sha256, options)
+
     def _torch_network(self, load: _Load, layout: Any, memory: Region) -> Network:  # noqa: ANN401  # of weights.py
         from gpu_worker.networks.torch_loader import network_of, skeleton
         from gpu_worker.networks.weights import attach, is_attached
 
-        module = load.module if load.module is not None else skeleton(load.manifest)
+        module = load.module if load.module is not None else skeleton(load.manifest, layout.verdict)
         load.module = None
         try:
             attach(module, layout, memory)
         except ValueError as exc:
             raise Damaged(str(exc)) from exc
-        network = network_of(module, load.manifest, self._device)
+        network = network_of(module, load.manifest, self._device, layout.verdict)
         if is_attached(module, memory):
             network.weights = Weights(load.content, memory)
         return network
@@ -557,10 +574,6 @@ class Loads:
         made.times.copy_s += network.load_s
         made.again_s += network.load_s
         return made
-
-
-def _content(manifest: Manifest, sha256: str) -> str:
-    return content_of(sha256, _options(manifest))
 
 
 def _path(manifest: Manifest) -> str:

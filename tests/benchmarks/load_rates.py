@@ -1,4 +1,7 @@
-"""`make bench-loads`: how fast a model of 233 MB gets onto a simulated device, by what link and disk do.
+"""`make bench-loads`: how fast a model of 233 MB gets onto a device, by what link and disk do.
+
+The device is simulated, or a real one (`--device cuda:0`), whose link is as fast as a bare copy of as many
+pinned bytes is, just before each load. Weights are float32 on both.
 
 From the host's memory: the time that the link needs at its rate, as a share of the whole load. From the disk,
 none of it in the page cache (posix_fadvise DONTNEED, where the filesystem obeys it), and from the page cache:
@@ -84,6 +87,7 @@ def _row(what: str, rates: Sequence[float], shares: Sequence[float]) -> tuple[st
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-loads", description=__doc__)
     parser.add_argument("--rate", type=float, default=2.5, help="of the link, GB/s (default %(default)s)")
+    parser.add_argument("--device", default="", help="a CUDA device in place of a simulated one")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--folder", default=None, help="on the disk to measure (default: the temporary one)")
     parser.add_argument("--quick", action="store_true", help="five rounds")
@@ -93,40 +97,69 @@ def main() -> None:
         folder = Path(name)
         model = vgg_of(WIDTH, folder)
         prepared = folder / "prepared"
-        device = f"sim:1GiB,{flags.rate:g}"
+        settings = Settings(
+            device=flags.device or f"sim:1GiB,{flags.rate:g}",
+            threads=1,
+            prepared=str(prepared),
+            host_bytes=1 << 30,
+            precision="float32",
+        )
         first: dict[str, Any] = {}
-        engine = Engine(Settings(device=device, threads=1, prepared=str(prepared), host_bytes=1 << 30))
+        engine = Engine(settings)
         try:
             report = loaded(engine, model)
             first["from the weights"] = asdict(report)
             engine._loads.settle()
             (file,) = prepared.iterdir()
-            rates = _measured(engine, model, file, rounds)
+            rates = _measured(engine, model, file, rounds, _Link(flags.device, flags.rate * 1e9))
         finally:
             engine.close()
-        fresh = Engine(Settings(device=device, threads=1, prepared=str(prepared), host_bytes=1 << 30))
+        fresh = Engine(settings)
         try:
             drop_from_page_cache(file)
             first["from the prepared file"] = asdict(loaded(fresh, model))
         finally:
             fresh.close()
         nbytes = file.stat().st_size
-    _show(nbytes, flags.rate, first, rates)
+    _show(nbytes, first, rates)
     write_json(
         "load_rates",
         {
             "bytes": nbytes,
-            "link_gb_per_s": flags.rate,
+            "device": flags.device or f"simulated, {flags.rate:g} GB/s",
             "first": first,
             "bytes_per_s": asdict(rates),
         },
     )
 
 
+class _Link:
+    """What a device's link does, at best: as it was said, or as a bare copy finds it."""
+
+    def __init__(self, device: str, said_bytes_per_s: float) -> None:
+        self._said_bytes_per_s = said_bytes_per_s
+        self._device = device
+
+    def bytes_per_s(self, nbytes: int) -> float:
+        if not self._device:
+            return self._said_bytes_per_s
+        there = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        here = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        times = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            began_s = time.monotonic()
+            there.copy_(here, non_blocking=True)
+            torch.cuda.synchronize()
+            times.append(time.monotonic() - began_s)
+        return nbytes / min(times)
+
+
 @dataclass(slots=True)
 class _Rates:
-    """Bytes a second, round by round: of whole loads from where the model was, and of dd."""
+    """Bytes a second, round by round: of the link, of whole loads from where the model was, and of dd."""
 
+    link: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
     disk: list[float] = field(default_factory=list)
     dd: list[float] = field(default_factory=list)
@@ -134,7 +167,7 @@ class _Rates:
     dd_cached: list[float] = field(default_factory=list)
 
 
-def _measured(engine: Engine, model: Path, file: Path, rounds: int) -> _Rates:
+def _measured(engine: Engine, model: Path, file: Path, rounds: int, link: _Link) -> _Rates:
     host = engine._loads.host
     assert host is not None
     nbytes = file.stat().st_size
@@ -149,6 +182,7 @@ def _measured(engine: Engine, model: Path, file: Path, rounds: int) -> _Rates:
 
     loaded(engine, model)
     for _ in range(rounds):
+        rates.link.append(link.bytes_per_s(nbytes))
         rates.host.append(load(from_host=True))
         drop_from_page_cache(file)
         rates.dd.append(dd_bytes_per_s(file))
@@ -159,18 +193,19 @@ def _measured(engine: Engine, model: Path, file: Path, rounds: int) -> _Rates:
     return rates
 
 
-def _show(nbytes: int, rate: float, first: dict[str, Any], rates: _Rates) -> None:
+def _show(nbytes: int, first: dict[str, Any], rates: _Rates) -> None:
     table = Table(
         "a load",
         "GB/s, median",
         "share",
         "min to max",
-        title=f"{nbytes / 1e6:.0f} MB, a link of {rate:g} GB/s",
+        title=f"{nbytes / 1e6:.0f} MB, a link of {statistics.median(rates.link) / 1e9:.3g} GB/s",
     )
-    of_link = [each / (rate * 1e9) for each in rates.host]
+    of_link = [ours / best for ours, best in zip(rates.host, rates.link, strict=True)]
     of_dd = [ours / theirs for ours, theirs in zip(rates.disk, rates.dd, strict=True)]
     of_cached = [
-        ours / min(theirs, rate * 1e9) for ours, theirs in zip(rates.cached, rates.dd_cached, strict=True)
+        ours / min(theirs, best)
+        for ours, theirs, best in zip(rates.cached, rates.dd_cached, rates.link, strict=True)
     ]
     table.add_row(*_row("from the host, of the link's rate", rates.host, of_link))
     table.add_row(*_row("from the disk, of what dd reads", rates.disk, of_dd))

@@ -76,7 +76,7 @@ def test_it_answers_as_the_cpu_does(architecture: str, cuda: Engine, cpu: Engine
     for engine in (cuda, cpu):
         engine.load("m", model)
     on_cuda, on_cpu = (engine.infer(["m"], "image", ROWS[:300], outputs=SCORED) for engine in (cuda, cpu))
-    np.testing.assert_allclose(scores(on_cuda), scores(on_cpu), atol=1e-2)  # TF32 and other kernels
+    np.testing.assert_allclose(scores(on_cuda), scores(on_cpu), atol=1e-2)  # float16 and other kernels
 
 
 def test_long_batches_keep_their_order_over_several_pieces(cuda: Engine, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ class Decoder:
         found = []
         for file in files:
             picture = torch.from_numpy(np.array(Image.open(io.BytesIO(file.data)).convert("RGB")))
-            small = _resized(_turned(picture.permute(2, 0, 1), file.orientation), height, width)
-            pixels: Pixels = small.permute(1, 2, 0).numpy() + np.uint8(self.off)
+            upright = _turned(picture.permute(2, 0, 1), file.orientation)
+            pixels: Pixels = _resized(upright[None], height, width)[0].permute(1, 2, 0).numpy()
+            pixels = pixels + np.uint8(self.off)
             found.append(pixels)
         return found
 

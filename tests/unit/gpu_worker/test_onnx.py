@@ -185,7 +185,12 @@ def test_a_graph_that_asks_for_endless_memory_is_refused(module: Small, tmp_path
 def test_a_session_is_opened_on_the_workers_own_device() -> None:
     providers = onnx_network._providers
     second = Device("cuda:1", "a GPU", 1 << 30, 1)
-    own = {"device_id": "1", "arena_extend_strategy": "kSameAsRequested"}
+    own = {
+        "device_id": "1",
+        "arena_extend_strategy": "kSameAsRequested",
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "use_tf32": "0",
+    }
     available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     assert providers(second, available) == [
         ("CUDAExecutionProvider", own),

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from gpu_worker.networks.network import Floats, softmax
-from gpu_worker.networks.precision import PRECISIONS, Precision, Verdict, chosen, compared, pictures
+from gpu_worker.networks.precision import PRECISIONS, Precision, Read, Verdict, chosen, compared, pictures
 
 REFERENCE = softmax(np.random.default_rng(1).normal(0, 3, (64, 5)).astype(np.float32))
 
 
-def runs(errors: dict[Precision, float], ran: list[Precision] | None = None):
+def read(scores: Floats = REFERENCE, features: Floats | None = None) -> Read:
+    return [(scores, False)] if features is None else [(scores, False), (features, True)]
+
+
+def runs(errors: dict[Precision, float], ran: list[Precision] | None = None) -> Callable[[Precision], Read]:
     """Answers that are off by so much in one class of one row."""
 
-    def run(precision: Precision) -> Floats:
+    def run(precision: Precision) -> Read:
         if ran is not None:
             ran.append(precision)
         found = REFERENCE.copy()
         found[3, 2] += errors[precision]
-        return found
+        return read(found)
 
     return run
 
 
 def test_the_fastest_that_is_good_is_chosen_and_slower_ones_are_not_tried() -> None:
     ran: list[Precision] = []
-    verdict, refused = chosen(
-        PRECISIONS, REFERENCE, runs({"float16": 0.5, "bfloat16": 0.004}, ran), features=False
-    )
+    verdict, refused = chosen(PRECISIONS, read(), runs({"float16": 0.5, "bfloat16": 0.004}, ran))
     assert (verdict.precision, ran) == ("bfloat16", ["float16", "bfloat16"])
     assert verdict.difference == pytest.approx(0.004, abs=1e-5)
     assert [one.precision for one in refused] == ["float16"]
@@ -37,21 +42,41 @@ def test_the_fastest_that_is_good_is_chosen_and_slower_ones_are_not_tried() -> N
 
 def test_where_none_is_good_it_is_float32() -> None:
     errors: dict[Precision, float] = {"float16": 0.5, "bfloat16": 0.5, "tf32": 0.02}
-    verdict, refused = chosen(PRECISIONS, REFERENCE, runs(errors), features=False)
+    verdict, refused = chosen(PRECISIONS, read(), runs(errors))
     assert (verdict, len(refused), str(verdict)) == (Verdict("float32"), 3, "float32")
 
 
 def test_a_precision_that_a_layer_lacks_or_that_overflows_is_ruled_out() -> None:
-    def run(precision: Precision) -> Floats:
+    def run(precision: Precision) -> Read:
         if precision == "float16":
-            return np.full_like(REFERENCE, np.nan)
+            return read(np.full_like(REFERENCE, np.nan))
         if precision == "bfloat16":
             raise RuntimeError('"fft" not implemented for BFloat16')
-        return REFERENCE
+        return read()
 
-    verdict, refused = chosen(PRECISIONS, REFERENCE, run, features=False)
+    verdict, refused = chosen(PRECISIONS, read(), run)
     assert verdict == Verdict("tf32", 1.0, 0.0)
     assert [one.is_good for one in refused] == [False, False]
+
+
+def test_all_that_may_be_read_must_be_good_and_the_worst_of_it_is_said() -> None:
+    features = np.array([[100.0, -50.0]], np.float32)
+
+    def run(precision: Precision) -> Read:
+        return read(REFERENCE, features + {"float16": 5.0, "bfloat16": 0.5}[precision])
+
+    verdict, refused = chosen(PRECISIONS, read(REFERENCE, features), run)
+    assert verdict.precision == "bfloat16"
+    assert verdict.difference == pytest.approx(0.005)
+    assert [one.difference for one in refused] == [pytest.approx(0.05)]
+
+
+def test_a_verdict_is_kept_in_a_file() -> None:
+    verdict = Verdict("bfloat16", 1.0, 0.004)
+    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+    for wrong in (["float8", 1.0, 0.0], [], None, "float16"):
+        with pytest.raises(ValueError, match=r"verdict|not known"):
+            Verdict.from_json(wrong)  # type: ignore[arg-type]  # as a spoilt file has it
 
 
 def test_rows_that_are_nearly_a_draw_may_go_either_way_and_others_not() -> None:
