@@ -57,11 +57,11 @@ class _Float32:
             while self._waiting[0] is not mine or (self._holders and self._mode != mode):
                 self._changed.wait()
             self._waiting.popleft()
-            if self._mode != mode:
-                torch.backends.cuda.matmul.fp32_precision = mode
-                torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]  # torch's stubs lack it
-                torch.backends.cudnn.rnn.fp32_precision = mode  # type: ignore[attr-defined]  # and this
-                self._mode = mode
+            # Each time: whoever shares the process, such as a notebook, may have said otherwise.
+            torch.backends.cuda.matmul.fp32_precision = mode
+            torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]  # torch's stubs lack it
+            torch.backends.cudnn.rnn.fp32_precision = mode  # type: ignore[attr-defined]  # and this
+            self._mode = mode
             self._holders += 1
             self._changed.notify_all()
         try:

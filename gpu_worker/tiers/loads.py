@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from gpu_worker.device import Device, host_share_bytes
@@ -587,10 +587,10 @@ def _options(manifest: Manifest) -> dict[str, Any]:
         "options": dict(manifest.architecture_options),
         "task": manifest.task,
         "classes": manifest.classes,
-        "input": asdict(manifest.input),
-        "features": asdict(manifest.features),
+        "input": repr(manifest.input),
+        "features": repr(manifest.features),
         **({} if manifest.run == AS_IT_IS else {"run": manifest.run.to_json()}),
-        "outputs": asdict(manifest.outputs),
+        "outputs": repr(manifest.outputs),
     }
 
 

@@ -1,7 +1,7 @@
 """`make bench-gpu`: what a worker's device does: batches by size, in each way to run them; loads; scans.
 
 batches: JPEGs of 128×128, each architecture in each way to run it. beside: single rows of one model while
-others are loaded for the first time, and while others are swapped: how long they wait. scans: batches of 256
+others are loaded for the first time, and while others are swapped: how long they wait. scans: batches of
 photos, small and of 12 megapixels, decoded by so many threads or by the device.
 
 Every figure is of `Engine`, as the server uses it, without the socket. Nothing is measured where torch finds
@@ -46,7 +46,8 @@ IN_FLIGHT = 4
 OTHERS = ("resnet", "xception", "inception")  # that are loaded beside the one that serves
 SWAPS = 30
 PHOTOS = {"128×128": (128, 128), "4000×3000": (4000, 3000)}
-DECODE_THREADS = (2, 4, 8, 16)
+SCANNED_ROWS = {"128×128": (4096, 256), "4000×3000": (128, 32)}  # in all, and of a batch
+DECODE_THREADS = (4, 16)
 
 
 @dataclass
@@ -86,9 +87,9 @@ def measure(
     found.scan_rows_per_s = scanned(engine, pictures, scan_rows)
 
 
-def scanned(engine: Engine, pictures: Sequence[bytes], rows: int) -> float:
-    """Rows/s of batches of 256, some of them under way."""
-    batch = [pictures[number % len(pictures)] for number in range(256)]
+def scanned(engine: Engine, pictures: Sequence[bytes], rows: int, batch_rows: int = 256) -> float:
+    """Rows/s of batches, some of them under way."""
+    batch = [pictures[number % len(pictures)] for number in range(batch_rows)]
     engine.infer(["m"], "image", batch)
     began_s = time.perf_counter()
     under_way = [engine.begin(["m"], "image", batch) for _ in range(IN_FLIGHT)]
@@ -114,6 +115,11 @@ class Waits:
     longest_ms: float
     loads: int = 0
     loads_took_s: float = 0.0
+
+    def __str__(self) -> str:
+        ms = f"p50 {self.p50_ms:.2f}, p99 {self.p99_ms:.2f}, longest {self.longest_ms:.1f} ms"
+        loads = f"{self.loads} loads in {self.loads_took_s:.2f} s"
+        return f"single rows, {self.while_}: {ms} of {self.rows}; {loads}"
 
 
 def beside(folder: Path, device: str) -> list[Waits]:
@@ -156,12 +162,14 @@ def beside(folder: Path, device: str) -> list[Waits]:
         timed(lambda: time.perf_counter() - began_s > 1)
         began_s = time.perf_counter()
         found = [waits("alone", timed(lambda: time.perf_counter() - began_s > 3))]
+        say(str(found[-1]))
         with ThreadPoolExecutor(1) as loader:
             for name, load in (("first loads", first), ("swaps", swaps)):
                 began_s = time.perf_counter()
                 loads = loader.submit(load)
                 times = timed(loads.done)
                 found.append(waits(name, times, loads.result(), time.perf_counter() - began_s))
+                say(str(found[-1]))
         return found
     finally:
         engine.close()
@@ -175,6 +183,9 @@ class Scan:
     decoded_by: str
     rows_per_s: float
 
+    def __str__(self) -> str:
+        return f"scan of {self.photos} JPEGs by {self.decoded_by}: {self.rows_per_s:,.0f} rows/s"
+
 
 def scans(folder: Path, device: str) -> list[Scan]:
     """Of each kind of photo, by the CPU's threads and by the device."""
@@ -182,13 +193,13 @@ def scans(folder: Path, device: str) -> list[Scan]:
     found = []
     for name, (width, height) in PHOTOS.items():
         photos = [photo(seed, width, height) for seed in range(8)]
-        rows = 8192 if width < 1000 else 512
         for threads, on_device in [*((each, False) for each in DECODE_THREADS), (0, True)]:
             engine = Engine(Settings(device=device, threads=threads, jpeg_on_device=on_device))
             try:
                 engine.load("m", model)
                 by = "the device" if on_device else f"{threads} threads"
-                found.append(Scan(name, by, scanned(engine, photos, rows)))
+                found.append(Scan(name, by, scanned(engine, photos, *SCANNED_ROWS[name])))
+                say(str(found[-1]))
             finally:
                 engine.close()
     return found
@@ -254,11 +265,6 @@ def main() -> int:
     if found:
         console.print("ms of a batch by its rows (of which passes)")
         console.print(shown(found, sizes))
-    for one in waits:
-        ms = f"p50 {one.p50_ms:.2f}, p99 {one.p99_ms:.2f}, longest {one.longest_ms:.1f} ms"
-        say(f"single rows, {one.while_}: {ms} of {one.rows}; {one.loads} loads in {one.loads_took_s:.2f} s")
-    for scan in scanned_by:
-        say(f"scan of {scan.photos} JPEGs by {scan.decoded_by}: {scan.rows_per_s:,.0f} rows/s")
     figures = {name: [asdict(one) for one in each] for name, each in (("found", found), ("beside", waits))}
     figures["scans"] = [asdict(one) for one in scanned_by]
     write_json("gpu", {"device": device, "torch": torch.__version__, **figures})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from gpu_worker.device import Device, find_device
 from gpu_worker.model_files.manifest import Manifest, read_manifest
+from gpu_worker.networks.cuda_streams import computing_in
 from gpu_worker.networks.loader import import_runtime, load_network, warm_up
 from gpu_worker.networks.network import Floats, Network, reading
 from gpu_worker.tasks import task_named
@@ -154,11 +154,7 @@ def test_the_answers_of_one_network_do_not_depend_on_the_precision_of_another(tm
     import_runtime(manifest)
     network: Network = load_network(manifest, device)
     warm_up(network, manifest)
-    scores: Callable[..., Any] = network.scores
-    plain = scores(TEXTS * 40, lambda: False)
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        np.testing.assert_array_equal(scores(TEXTS * 40, lambda: False), plain)
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
+    plain = network.scores(TEXTS * 40, lambda: False)
+    computing_in("tf32", lambda batch: batch, torch.zeros(1, device=device.name))
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    np.testing.assert_array_equal(network.scores(TEXTS * 40, lambda: False), plain)

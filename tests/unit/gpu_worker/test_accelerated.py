@@ -5,7 +5,9 @@ The accelerator is made of tensors of the CPU; tests/gpu has a real one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch import Tensor
 from gpu_worker.device import Device, find_device
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.networks.accelerated import Accelerated
+from gpu_worker.networks.cuda_streams import computing_in
 from gpu_worker.networks.graph_sizes import GRAPH_SIZES, Recordings
 from gpu_worker.networks.lane import Lane
 from gpu_worker.networks.loader import load_network, warm_up
@@ -210,8 +213,32 @@ def test_a_size_is_recorded_once_it_has_run_often_enough_and_not_again_where_tha
     assert recordings.is_due(1000) is None
 
 
-def test_float32_is_the_host_libraries_own_number() -> None:
-    from gpu_worker.networks.cuda_streams import computing_in
+def test_lanes_that_want_the_same_of_float32_go_on_side_by_side_and_others_wait() -> None:
+    said: list[str] = []
+    inside, go_on = threading.Semaphore(0), threading.Event()
 
+    def passed(batch: Tensor) -> Tensor:
+        said.append(torch.backends.cuda.matmul.fp32_precision)
+        inside.release()
+        assert go_on.wait(30)
+        return batch
+
+    batch = torch.zeros(1)
+    with ThreadPoolExecutor(3) as lanes:
+        ordinary: list[Precision] = ["float32", "float16"]
+        running = [lanes.submit(computing_in, precision, passed, batch) for precision in ordinary]
+        assert inside.acquire(timeout=30)
+        assert inside.acquire(timeout=30), "beside the first"
+        running.append(lanes.submit(computing_in, "tf32", passed, batch))
+        assert not inside.acquire(timeout=0.1)
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        go_on.set()
+        assert inside.acquire(timeout=30)
+        for each in running:
+            each.result(30)
+    assert said == ["ieee", "ieee", "tf32"]
+
+
+def test_float32_is_the_host_libraries_own_number() -> None:
     batch = torch.ones(2, 3)
     assert torch.equal(computing_in("float32", lambda x: x * 2, batch), batch * 2)
