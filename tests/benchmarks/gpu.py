@@ -139,7 +139,7 @@ def beside(folder: Path, device: str) -> list[Waits]:
         return times
 
     def waits(name: str, times: Sequence[float], loads: int = 0, took_s: float = 0.0) -> Waits:
-        cuts = statistics.quantiles(times, n=100)
+        cuts = statistics.quantiles(times, n=100, method="inclusive")
         return Waits(name, len(times), statistics.median(times), cuts[98], max(times), loads, took_s)
 
     def first() -> int:
