@@ -27,9 +27,9 @@ class Settings:
     fetched: folder of its own that models are fetched into, of a worker that does not see the server's
         files; "" = it sees them. fetched_pictures: the same of photos that it is taught by, where it does not
         see the media roots. fetched_bytes: most that such a folder holds; 0 = what its disk takes.
-    precision: of torch's pictures models on CUDA: "auto", the fastest that answers as float32 does, or
-        "float32". cuda_graphs: whether small batches of theirs run as CUDA graphs. jpeg_on_device: whether
-        JPEGs are decoded on a CUDA device, where torchvision can.
+    precision: of torch models of pictures, and of transformers of texts, on CUDA: "auto", the fastest that
+        answers as float32 does, or "float32". cuda_graphs: whether small batches of our own models run as
+        CUDA graphs. jpeg_on_device: whether JPEGs are decoded on a CUDA device, where torchvision can.
     memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
     allow_remote, allow_remote_plain: of a worker of device "remote": endpoints that rows may be sent to
         (`model_files.endpoints`), and whether by http beyond this machine.

@@ -1,7 +1,8 @@
 """A module in the fastest precision that answers as float32 does, found by trying it on the device.
 
-It is tried once, at registration: the weights are then kept as they will run, half as large for the host's
-memory, the link and the device where the precision is a narrow one.
+Of a module of ours it is tried once, when its weights are prepared: they are then kept as they will run, half
+as large for the host's memory, the link and the device where the precision is a narrow one. Others are tried
+at each load.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from gpu_worker.device import Device
 from gpu_worker.networks.precision import Precision, Read, Verdict, chosen
+from gpu_worker.tasks.task import Reads
 
-__all__ = ["Readable", "narrowed", "narrowed_to"]
+__all__ = ["Readable", "narrowed", "narrowed_to", "narrower"]
 
 _log = logging.getLogger(__name__)
 _DTYPES: dict[Precision, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -26,8 +29,20 @@ class Readable(Protocol):
     """A network that is being tried."""
 
     def read(self) -> Read:
-        """All that may be read of it, of the pictures that precisions are judged by."""
+        """All that may be read of it, of the pictures or texts that precisions are judged by."""
         ...
+
+
+def narrower(device: Device, reads: Reads) -> tuple[Precision, ...]:
+    """Precisions to try for a module on that device, the fastest first; none where it runs in float32.
+
+    Boxes are places, scores and classes at once: no one bound on how far numbers are apart suits all three.
+    """
+    if not device.is_cuda or device.precision != "auto" or reads == "boxes":
+        return ()
+    from gpu_worker.networks.cuda_streams import precisions_of
+
+    return precisions_of(device.name)
 
 
 def narrowed(

@@ -59,11 +59,11 @@ class OnnxSequence(SequenceNetwork):
         rules = TextRules(said.length or _MOST_TOKENS, prefix=said.prefix, lower_case=said.lower_case)
         super().__init__(
             self._run,
+            nn.Identity(),  # the session has the weights
             read_tokenizer(manifest.path_of_role("tokenizer"), rules),
             # What is around the graph's pass stays with the texts.
             dataclasses.replace(device, name="cpu"),
             head=head,
-            weights=nn.Identity(),
             activation=cast("Activation", manifest.outputs.activation or task.activation),
             # A vector of the text is the first and only one.
             pooling="cls" if is_pooled else pooling_of(manifest),
@@ -85,7 +85,7 @@ class OnnxSequence(SequenceNetwork):
             finally:
                 self._options = None
 
-    def _run(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def _run(self, _: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
         given = {_TOKENS: tokens, _MASK: mask, _SEGMENTS: torch.zeros_like(tokens)}
         feed = {name: given[name].numpy().astype(kind, copy=False) for name, kind in self._types.items()}
         (found,) = self._session.run([self._output], feed, self._options)

@@ -1,7 +1,7 @@
 """In which precision a model runs on a device: the fastest that answers as float32 does, found by trying.
 
 A narrower number is up to some times as fast on a GPU, and for one model in a while it answers wrongly. So
-each is compared with float32 on seeded pictures before the model serves, and the verdict is kept beside it.
+each is compared with float32 on seeded pictures or texts before the model serves, and the verdict is kept.
 Knows arrays; runs nothing itself.
 """
 
@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from gpu_worker.networks.network import Floats
 
-__all__ = ["PRECISIONS", "Precision", "Read", "Verdict", "chosen", "compared", "pictures"]
+__all__ = [
+    "PRECISIONS",
+    "Precision",
+    "Read",
+    "Verdict",
+    "chosen",
+    "compared",
+    "pictures",
+    "token_lists",
+]
 
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 # The fastest first, by an H100 at 1, 64 and 1,024 rows of five architectures: with weights of float16 a pass
@@ -79,6 +88,16 @@ def pictures(height: int, width: int) -> NDArray[np.uint8]:
     coarse = random.integers(0, 256, (half, 8, 8, 3), np.uint8)
     rows, columns = np.arange(height) * 8 // height, np.arange(width) * 8 // width
     return np.concatenate([noise, coarse[:, rows][:, :, columns]])
+
+
+def token_lists(vocabulary: int, longest: int) -> list[list[int]]:
+    """64 texts as numbers of tokens, short ones and long ones, none longer than `longest`.
+
+    The same ones every time.
+    """
+    random = np.random.default_rng(0)
+    lengths = np.geomspace(1, max(1, longest), _ROWS).astype(int)
+    return [random.integers(0, vocabulary, length).tolist() for length in lengths]
 
 
 def compared(precision: Precision, reference: Floats, found: Floats, *, features: bool = False) -> Verdict:

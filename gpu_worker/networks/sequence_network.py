@@ -13,8 +13,10 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.accelerated import beside, on_cuda
+from gpu_worker.networks.narrowing import narrowed, narrower
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, activated
 from gpu_worker.networks.parts import in_parts_that_fit
+from gpu_worker.networks.precision import Read, Verdict, token_lists
 from gpu_worker.networks.text_tokenizer import TextTokenizer
 from gpu_worker.tasks.task import Activation
 
@@ -28,13 +30,16 @@ POOLINGS = ("mean", "cls", "max", "last")
 _MOST_TOKENS = 8192  # of a pass, padding among them
 _LONGER = 1.25  # than the shortest of a pass a text may be, and
 _MORE_TOKENS = 8  # so many: more would compute padding for nothing
+_TRIED = 128  # tokens of the longest text that precisions are judged by
 
 
 class SequenceNetwork:
-    """module(tokens, mask), both int64 [n, length], gives [n, outputs], or of `features` [n, length, width].
+    """run(module, tokens, mask) gives [n, outputs], or of `features` [n, length, width].
 
-    Texts of like length run together, the rest is padding. Of features: pooling, dense (layers behind it),
-    normalise.
+    tokens, mask: int64 [n, length]. Texts of like length run together, the rest is padding. Of features:
+    pooling, dense (layers behind it), normalise. verdict: on the precision of the module, on a CUDA device;
+    None where none was tried: it is then narrowed when it is warmed up, if the device wants that. The layers
+    behind it stay float32.
     """
 
     forms = frozenset(("text",))
@@ -43,22 +48,41 @@ class SequenceNetwork:
 
     def __init__(
         self,
-        module: Callable[[Tensor, Tensor], Tensor],
+        run: Callable[[nn.Module, Tensor, Tensor], Tensor],
+        module: nn.Module,
         tokenizer: TextTokenizer,
         device: Device,
         *,
         head: Head,
-        weights: nn.Module,
         activation: Activation = "none",
         pooling: str = "mean",
         dense: nn.Module | None = None,
         normalise: bool = False,
         padding: int = 0,
+        verdict: Verdict | None = None,
     ) -> None:
         self._device = torch.device(device.computes_on)
-        weights.eval().requires_grad_(False).to(self._device)
-        self._accelerated = on_cuda(device) if device.is_cuda else None
-        self._module = module
+        self._accelerated = on_cuda(device, verdict) if device.is_cuda else None
+        self._precisions = () if verdict is not None else narrower(device, head)
+
+        def tried(copied: nn.Module, verdict: Verdict) -> SequenceNetwork:
+            return SequenceNetwork(
+                run,
+                copied,
+                tokenizer,
+                device,
+                head=head,
+                activation=activation,
+                pooling=pooling,
+                dense=dense,
+                normalise=normalise,
+                padding=padding,
+                verdict=verdict,
+            )
+
+        self._tried = tried
+        self._module_runs = run
+        self._module = module.eval().requires_grad_(False).to(self._device)
         self._tokenizer = tokenizer
         self._head = head
         self._activation = activation
@@ -66,18 +90,29 @@ class SequenceNetwork:
         self._dense = None if dense is None else dense.eval().requires_grad_(False).to(self._device)
         self._normalise = normalise
         self._padding = padding
-        self._weight_bytes: int = sum(
-            tensor.numel() * tensor.element_size()
-            for part in (weights, *([] if dense is None else [dense]))
-            for tensor in (*part.parameters(), *part.buffers())
-        )
         self.features_width = 0  # known once it is warm, as the next
         self.values_width = 0
 
     @property
     def resident_bytes(self) -> int:
         """Its weights, and the tokenizer."""
-        return self._weight_bytes + self._tokenizer.resident_bytes
+        weights_bytes = sum(
+            tensor.numel() * tensor.element_size()
+            for part in (self._module, *([] if self._dense is None else [self._dense]))
+            for tensor in (*part.parameters(), *part.buffers())
+        )
+        return weights_bytes + self._tokenizer.resident_bytes
+
+    @property
+    def precision(self) -> str:
+        """In which it computes, and how its answers compare with float32's; "" = nothing was to choose."""
+        return "" if self._accelerated is None else str(self._accelerated.verdict)
+
+    def read(self) -> Read:
+        """What it gives of the texts that precisions are judged by."""
+        texts = token_lists(self._tokenizer.vocabulary, min(self._tokenizer.most_tokens or _TRIED, _TRIED))
+        with beside(self._accelerated):
+            return [(self._of_tokens(texts), self._head != "scores")]
 
     def warm_up(self, rows: int) -> Floats:
         """What the module gives of `rows` short texts; of one that is as long as may be, too.
@@ -85,6 +120,11 @@ class SequenceNetwork:
         Raises `ModelUnusable` where the layers behind it take other vectors.
         """
         with beside(self._accelerated):
+            if self._precisions and self._accelerated is not None:
+                self._module, self._accelerated.verdict = narrowed(
+                    self._module, self._tried, self._precisions
+                )
+                self._precisions = ()
             if rows == 1:
                 self._answered([b"warm up " * max(1, self._tokenizer.most_tokens)])
             found = self._answered([b"warm up"] * rows)
@@ -112,11 +152,13 @@ class SequenceNetwork:
 
         return in_parts_that_fit(whole, inputs, is_cancelled, self._device, torch.cuda.empty_cache)
 
-    @torch.inference_mode()
     def _answered(self, rows: Sequence[bytes]) -> Floats:
-        texts = [encoding.ids or [self._padding] for encoding in self._tokenizer.encode(rows)]
+        return self._of_tokens([encoding.ids or [self._padding] for encoding in self._tokenizer.encode(rows)])
+
+    @torch.inference_mode()
+    def _of_tokens(self, texts: Sequence[Sequence[int]]) -> Floats:
         parts = [(part, self._pass([texts[place] for place in part])) for part in _alike(texts)]
-        found = np.empty((len(rows), parts[0][1].shape[1] if parts else 0), np.float32)
+        found = np.empty((len(texts), parts[0][1].shape[1] if parts else 0), np.float32)
         for part, numbers in parts:
             found[part] = numbers
         return found
@@ -137,7 +179,7 @@ class SequenceNetwork:
     def _given(self, padded: Tensor) -> Tensor:
         """What is given of texts [n, 2, length], before the activation."""
         tokens, mask = padded[:, 0], padded[:, 1]
-        found = self._module(tokens, mask).float()
+        found = self._module_runs(self._module, tokens, mask).float()
         if self._head == "features":
             found = pooled(found, mask, self._pooling)
             if self._dense is not None:

@@ -21,10 +21,10 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.run_spec import BFLOAT16
 from gpu_worker.networks.build import build_module
-from gpu_worker.networks.narrowing import narrowed, narrowed_to
+from gpu_worker.networks.narrowing import narrowed, narrowed_to, narrower
 from gpu_worker.networks.precision import Precision, Verdict
 from gpu_worker.networks.text_network import TextNetwork
-from gpu_worker.networks.torch_network import TorchNetwork, narrower
+from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.tasks import task_named
 from gpu_worker.zoo import ARCHITECTURES, DETECTORS, TEXT_ARCHITECTURES
 from gpu_worker.zoo.blocks import fold_batch_norms

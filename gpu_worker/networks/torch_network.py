@@ -29,15 +29,15 @@ from gpu_worker.device import Device
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.networks.accelerated import Accelerated, beside, on_cuda
 from gpu_worker.networks.moved import Weights
-from gpu_worker.networks.narrowing import narrowed
+from gpu_worker.networks.narrowing import narrowed, narrower
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
 from gpu_worker.networks.parts import in_parts_that_fit
-from gpu_worker.networks.precision import Precision, Read, Verdict, pictures
+from gpu_worker.networks.precision import Read, Verdict, pictures
 from gpu_worker.networks.tracing import traced
 from gpu_worker.tasks.task import Activation, Reads
 from gpu_worker.threads import Threads
 
-__all__ = ["ACTIVATE", "TorchNetwork", "narrower", "use_one_core_each", "without_classifier"]
+__all__ = ["ACTIVATE", "TorchNetwork", "use_one_core_each", "without_classifier"]
 
 _log = logging.getLogger(__name__)
 
@@ -279,18 +279,6 @@ class TorchNetwork:
             pixels = torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
             return pixels.to(self._dtype)
         return batch.to(self._dtype).contiguous(memory_format=torch.channels_last)
-
-
-def narrower(device: Device, reads: Reads) -> tuple[Precision, ...]:
-    """Precisions to try for a module on that device, the fastest first; none where it runs in float32.
-
-    Boxes are places, scores and classes at once: no one bound on how far numbers are apart suits all three.
-    """
-    if not device.is_cuda or device.precision != "auto" or reads == "boxes":
-        return ()
-    from gpu_worker.networks.cuda_streams import precisions_of
-
-    return precisions_of(device.name)
 
 
 def without_classifier(module: nn.Module) -> nn.Module | None:

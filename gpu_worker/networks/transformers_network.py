@@ -100,16 +100,16 @@ def _of_texts(
     padding = getattr(config, "pad_token_id", None)
     output = "last_hidden_state" if head == "features" else "logits"
 
-    def run(tokens: Tensor, mask: Tensor) -> Tensor:
+    def run(module: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
         found: Tensor = getattr(module(input_ids=tokens, attention_mask=mask), output)
         return found
 
     return SequenceNetwork(
         run,
+        module,
         tokenizer,
         device,
         head=head,
-        weights=module,
         activation=activation,
         pooling=pooling,
         dense=dense_of(manifest) if head == "features" else None,

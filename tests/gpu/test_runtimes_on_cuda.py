@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,13 @@ def stored(tmp_path: Path, source: Path) -> Path:
 def test_texts_that_transformers_classifies(tmp_path: Path) -> None:
     folder = stored(tmp_path, hugging_face._bert(tmp_path / "source", num_labels=3))
     on_cuda, on_cpu = on_both(folder, "text-classification", TEXTS * 40)
-    np.testing.assert_allclose(on_cuda, on_cpu, atol=1e-4)
+    np.testing.assert_allclose(on_cuda, on_cpu, atol=2e-2)  # float16, where that was found to be good
 
 
 def test_texts_that_transformers_embeds(tmp_path: Path) -> None:
     source = hugging_face._sentence_transformer(tmp_path / "source", {"pooling_mode_mean_tokens": True})
     on_cuda, on_cpu = on_both(stored(tmp_path, source), "text-embedding", TEXTS * 40)
-    np.testing.assert_allclose(on_cuda, on_cpu, atol=1e-4)
+    np.testing.assert_allclose(on_cuda, on_cpu, atol=1e-2)
 
 
 @pytest.mark.parametrize("of", ["ViT", "Yolos", "Detr"])
@@ -149,7 +150,7 @@ def test_pictures_of_timm(tmp_path: Path) -> None:
 def test_the_answers_of_one_network_do_not_depend_on_the_precision_of_another(tmp_path: Path) -> None:
     """What torch computes in is said process-wide: who runs float32 says so itself."""
     folder = stored(tmp_path, hugging_face._bert(tmp_path / "source", num_labels=3))
-    device = find_device("cuda:0")
+    device = replace(find_device("cuda:0"), precision="float32")
     manifest: Manifest = read_manifest(str(folder))
     import_runtime(manifest)
     network: Network = load_network(manifest, device)

@@ -22,8 +22,10 @@ from gpu_worker.networks.cuda_streams import computing_in
 from gpu_worker.networks.graph_sizes import GRAPH_SIZES, Recordings
 from gpu_worker.networks.lane import Lane
 from gpu_worker.networks.loader import load_network, warm_up
-from gpu_worker.networks.network import Floats, Network
+from gpu_worker.networks.network import Floats, Network, reading
 from gpu_worker.networks.precision import Precision, Verdict
+from gpu_worker.networks.sequence_network import Head, SequenceNetwork
+from gpu_worker.networks.text_tokenizer import TextRules, TextTokenizer
 from gpu_worker.networks.torch_loader import as_it_suits, network_of, prepared_module
 from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.networks.weights import layout_of
@@ -192,6 +194,58 @@ def test_pixels_run_by_recordings_and_tensors_without(
     assert graphs.batches == [9]
     made.network.left_device()
     assert not graphs.recorded
+
+
+@pytest.mark.parametrize("head", ["features", "scores"])
+@pytest.mark.parametrize(("off", "expected"), [(0.004, "float16"), (0.5, "float32")])
+def test_texts_run_in_the_precision_that_answers_as_float32_does(
+    head: Head, off: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install 'ml_udf[embeddings]'")
+    words = {word: at for at, word in enumerate(["[UNK]", "a", "car", "runs", "fast"])}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+
+    def network(precisions: Precisions | None) -> SequenceNetwork:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Embedding(len(words), 8), torch.nn.Linear(8, 3))
+
+        def run(module: torch.nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
+            found: Tensor = module(tokens)
+            return found if head == "features" else found.mean(1)
+
+        lanes = Lane(HostStreams()), Lane(HostStreams())
+        with monkeypatch.context() as patched:
+            if precisions is not None:
+                patched.setattr(Device, "is_cuda", True)
+                patched.setattr(Device, "computes_on", "cpu")
+                patched.setattr("gpu_worker.networks.sequence_network.narrower", lambda *_: ("float16",))
+                patched.setattr(
+                    "gpu_worker.networks.sequence_network.on_cuda",
+                    lambda _, verdict: Accelerated(
+                        *lanes, precisions.computing_in, verdict or Verdict("float32")
+                    ),
+                )
+            found = SequenceNetwork(
+                run,
+                module,
+                TextTokenizer(own, TextRules(16)),
+                CPU,
+                head=head,
+                activation="none" if head == "features" else "softmax",
+            )
+            found.warm_up(1)
+            return found
+
+    made, plain = network(Precisions(float16=off)), network(None)
+    assert made.precision.split()[0] == expected
+    texts = [b"a car runs", b"fast", b"a car runs fast fast car"]
+    found, wanted = (reading(each, head)(texts, never) for each in (made, plain))
+    np.testing.assert_allclose(
+        np.asarray(found, np.float32), np.asarray(wanted, np.float32), rtol=0.01, atol=0.01
+    )
+    if expected == "float16":
+        assert made.resident_bytes == plain.resident_bytes // 2
 
 
 def test_a_recording_is_of_use_while_the_weights_stay_where_they_were() -> None:
