@@ -170,7 +170,7 @@ class Settings:
     )
     precision: str = _setting(
         "auto",
-        "on CUDA, of pictures' models and transformers: auto, the fastest that answers as float32; or float32",
+        "on CUDA, of picture models and transformers: auto, the fastest that answers as float32; or float32",
     )
     cuda_graphs: bool = _setting(True, "on CUDA, run small batches of our own models as one launch each")
     jpeg_on_device: bool = _setting(
