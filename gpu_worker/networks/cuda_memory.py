@@ -34,17 +34,19 @@ class PinnedRegion(Region):
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(nbytes)
-        self.tensor: Tensor = torch.frombuffer(self.view, dtype=torch.uint8) if nbytes else torch.empty(0)
         if not nbytes:
+            self.tensor: Tensor = torch.empty(0, dtype=torch.uint8)
             return
+        self.tensor = torch.frombuffer(self.view, dtype=torch.uint8)
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
         code = int(runtime.cudaHostRegister(self.address, nbytes, 0))
         if code:
             _log.warning("%d bytes of the host's memory are not pinned (CUDA error %d)", nbytes, code)
             return
-        # Before the pages go: whoever is about to be let go of hears of it with all its parts in place.
-        weakref.finalize(self, runtime.cudaHostUnregister, self.address)
+        # Before the pages go: whoever is about to be let go of hears of it with all its parts in place. At the
+        # end of the process the driver does it, when no copy is under way any more.
+        weakref.finalize(self, runtime.cudaHostUnregister, self.address).atexit = False
 
 
 class CudaRegion:
