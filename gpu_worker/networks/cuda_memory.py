@@ -44,8 +44,8 @@ class PinnedRegion(Region):
         if code:
             _log.warning("%d bytes of the host's memory are not pinned (CUDA error %d)", nbytes, code)
             return
-        # Before the pages go: whoever is about to be let go of hears of it with all its parts in place. At the
-        # end of the process the driver does it, when no copy is under way any more.
+        # Before the pages go: whoever is about to be let go of hears of it with all its parts in place. At
+        # the end of the process the driver does it, when no copy is under way any more.
         weakref.finalize(self, runtime.cudaHostUnregister, self.address).atexit = False
 
 
