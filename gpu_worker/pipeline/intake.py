@@ -1,8 +1,8 @@
 """The decode stage: rows as they came → what networks take.
 
-Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough. Work that is
-spread over several is handed out in slices of several rows, since handing over costs about as much as
-reading a file.
+Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough for large photos
+(`decoding_width` says for which not). Work that is spread over several is handed out in slices of several
+rows, since handing over costs about as much as reading a file.
 Knows forms, files and pixels; knows no models.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
+from gpu_worker.pipeline.decoding_width import DecodingWidth
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.encoding import encoded
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
@@ -137,6 +139,14 @@ class Piece:
             return self._slices_left == 0
 
 
+@dataclass(slots=True)
+class _Spent:
+    """Of decoding, what a thread took, and had the processor of it; reading files is in neither."""
+
+    took_s: float = 0.0
+    worked_s: float = 0.0
+
+
 class Intake:
     """Owns the input buffers; decodes in the caller's thread, or spread over `threads`. Thread-safe."""
 
@@ -147,6 +157,8 @@ class Intake:
         self.max_pixels = settings.max_pixels
         self._max_input_bytes = settings.max_input_bytes
         self._threads = threads
+        self._width = DecodingWidth(threads.count)
+        self._slice = threading.local()  # decoding: of the slice that the thread decodes beside others
         self._buffers = Buffers(pinned=pinned)
         self._jpegs = jpegs
 
@@ -193,7 +205,11 @@ class Intake:
         piece.expect(len(slices))
 
         def decode_slice(rows: range) -> None:
-            if self._decode_slice(piece, rows, row, unwanted):
+            with self._width:
+                spent = self._slice.decoding = _Spent()
+                is_last = self._decode_slice(piece, rows, row, unwanted)
+                self._width.took(spent.worked_s, spent.took_s)
+            if is_last:
                 then()
 
         for rows in slices:
@@ -280,11 +296,19 @@ class Intake:
         self._check_size(data)
         _note_shape(piece, index, data)
         several = len(piece.pixels) > 1
+        spent: _Spent | None = getattr(self._slice, "decoding", None)
+        began_s = worked_s = 0.0
         for frame, buffer in piece.pixels.items():
-            began_s = time.monotonic() if several else 0.0
+            if spent is not None:
+                began_s, worked_s = time.monotonic(), time.thread_time()
+            elif several:
+                began_s = time.monotonic()
             buffer[index] = decode_picture(data, frame, max_pixels=self.max_pixels)
             if several:
                 piece.took(frame, time.monotonic() - began_s)
+            if spent is not None:
+                spent.worked_s += time.thread_time() - worked_s
+                spent.took_s += time.monotonic() - began_s
 
     def _read_group(
         self,

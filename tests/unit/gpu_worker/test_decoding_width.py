@@ -1,0 +1,79 @@
+"""As many threads decode at once as get the processor while they do."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpu_worker.model_files.preprocess import Frame
+from gpu_worker.pipeline.decoding_width import DecodingWidth, next_width
+from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.settings import Settings
+from gpu_worker.threads import Threads
+from tests.unit.gpu_worker.pictures import noise
+
+
+@pytest.mark.parametrize(
+    ("width", "had_processor", "was_full", "expected"),
+    [
+        (16, 0.09, True, 2),  # sixteen that wait for the interpreter
+        (16, 0.5, True, 11),
+        (16, 0.95, True, 16),  # as many cores
+        (4, 0.95, True, 5),
+        (4, 0.95, False, 4),  # nobody waited: more would have had nothing to do
+        (4, 0.8, True, 4),
+        (2, 0.1, True, 2),
+    ],
+)
+def test_the_width_follows_the_share_of_the_processor(
+    width: int, had_processor: float, was_full: bool, expected: int
+) -> None:
+    assert next_width(width, 16, had_processor, was_full=was_full) == expected
+
+
+def test_a_single_thread_stays_one() -> None:
+    assert next_width(1, 1, 0.1, was_full=True) == 1
+
+
+def test_no_more_threads_are_inside_than_the_width_and_more_come_in_as_it_grows() -> None:
+    width = DecodingWidth(4)
+    width.took(worked_s=0.1, took_s=1.0)
+    assert width.width == 2
+    inside, leave = threading.Semaphore(0), threading.Semaphore(0)
+
+    def decode() -> None:
+        with width:
+            inside.release()
+            assert leave.acquire(timeout=30)
+
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(decode) for _ in range(4)]
+        for _ in range(2):
+            assert inside.acquire(timeout=30)
+        assert not inside.acquire(timeout=0.1)
+        width.took(worked_s=1.0, took_s=1.0)
+        assert width.width == 3
+        assert inside.acquire(timeout=30), "the place that is new"
+        for _ in range(4):
+            leave.release()
+        for each in running:
+            each.result(30)
+
+
+def test_every_row_is_decoded_however_many_threads_may() -> None:
+    threads = Threads(8, "test")
+    intake = Intake(Settings(device="cpu"), threads, pinned=False)
+    pictures = [noise(seed) for seed in range(100)] + [b"no picture"]
+    pieces = [Piece(0, pictures) for _ in range(6)]
+    left = threading.Semaphore(0)
+    for piece in pieces:
+        intake.decode(piece, "image", [Frame(32, 32)], lambda: False, left.release)
+    for _ in pieces:
+        assert left.acquire(timeout=60)
+    threads.close()
+    for piece in pieces:
+        assert piece.bug is None
+        assert [fault.index for fault in piece.faults] == [100]
+        assert (piece.pixels[Frame(32, 32)][:100] == pieces[0].pixels[Frame(32, 32)][:100]).all()
