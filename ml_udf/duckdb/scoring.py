@@ -44,6 +44,7 @@ __all__ = ["score_connection", "score_table"]
 _FLOATS = re.compile(r"FLOAT\[(\d+)\]")
 _ANSWERS = "ml_udf_answers"  # of this cursor alone
 SEGMENT_PAGES = 64
+STATEMENT_BYTES = 32 << 20  # of vectors, which are copied for it
 CONFLICT_PATIENCE_S = 20.0  # with other cursors, each of which may write for seconds
 CONFLICT_PAUSE_S = 0.01
 MAX_CONFLICT_PAUSE_S = 0.2
@@ -142,6 +143,8 @@ class _DuckDbStore:
         self._writer = writer
         self._layout = layout
         self._queries = Queries(layout, version)
+        floats = _FLOATS.fullmatch(layout.value_type)
+        self._width = None if floats is None else int(floats[1])  # of vectors
         self._segment = Page()
         self._segment_rows = 0
 
@@ -171,6 +174,52 @@ class _DuckDbStore:
 
     def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another cursor was in the way."""
+        give_up_s = time.monotonic() + CONFLICT_PATIENCE_S
+        pause_s = CONFLICT_PAUSE_S
+        while True:
+            try:
+                return self._stored(page, answers)
+            except (duckdb.TransactionException, duckdb.ConstraintException):
+                # ON CONFLICT does not see a key that another transaction has just stored: it fails instead.
+                if time.monotonic() >= give_up_s:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_CONFLICT_PAUSE_S)
+
+    def stop_writing(self) -> None:
+        """Interrupt the statement that is under way."""
+        self._writer.interrupt()
+
+    def _values(self, values: Sequence[Any]) -> pa.Array:
+        """Vectors as their numbers, which take a thirtieth of the time of their text; all else as text."""
+        kind = self._layout.value_type
+        if self._width is None or not all(value is None or isinstance(value, array) for value in values):
+            return pa.array([text_of(value, kind, "[]") for value in values], pa.string())
+        try:
+            return VectorType(kind, pa.list_(pa.float32(), self._width)).array(values)
+        except WrongType as error:
+            raise unfit(self._layout, error) from error
+
+    def _stored(self, page: Page, answers: Sequence[Outcome]) -> int:
+        """One try. By several statements, so that of many vectors few are there twice."""
+        width = self._width
+        step = max(1, len(page) if width is None else STATEMENT_BYTES // (4 * width))
+        self._writer.begin()
+        try:
+            stored = sum(
+                self._written(page.part(first, first + step), answers[first : first + step])
+                for first in range(0, len(page), step)
+            )
+            self._writer.commit()
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):  # a failed COMMIT has ended it already
+                self._writer.rollback()
+            raise
+        finally:  # not before: an aborted transaction lets nothing be done
+            self._writer.unregister(_ANSWERS)
+        return stored
+
+    def _written(self, page: Page, answers: Sequence[Outcome]) -> int:
         columns = {
             f"k{at}": pa.array(part, pa.string()) for at, part in enumerate(zip(*page.keys, strict=True))
         }
@@ -186,41 +235,10 @@ class _DuckDbStore:
         )
         self._writer.register(_ANSWERS, answered)
         try:
-            return self._stored(self._queries.write(_ANSWERS))
-        finally:
-            self._writer.unregister(_ANSWERS)
-
-    def stop_writing(self) -> None:
-        """Interrupt the statement that is under way."""
-        self._writer.interrupt()
-
-    def _values(self, values: Sequence[Any]) -> pa.Array:
-        """Vectors as their numbers, which take a thirtieth of the time of their text; all else as text."""
-        kind = self._layout.value_type
-        width = _FLOATS.fullmatch(kind)
-        if width is None or not all(value is None or isinstance(value, array) for value in values):
-            return pa.array([text_of(value, kind, "[]") for value in values], pa.string())
-        try:
-            return VectorType(kind, pa.list_(pa.float32(), int(width[1]))).array(values)
-        except WrongType as error:
+            ((stored,),) = self._writer.execute(self._queries.write(_ANSWERS)).fetchall()
+        except duckdb.ConversionException as error:
             raise unfit(self._layout, error) from error
-
-    def _stored(self, statement: str) -> int:
-        give_up_s = time.monotonic() + CONFLICT_PATIENCE_S
-        pause_s = CONFLICT_PAUSE_S
-        while True:
-            try:
-                ((stored,),) = self._writer.execute(statement).fetchall()
-            except duckdb.ConversionException as error:
-                raise unfit(self._layout, error) from error
-            except (duckdb.TransactionException, duckdb.ConstraintException):
-                # ON CONFLICT does not see a key that another transaction has just stored: it fails instead.
-                if time.monotonic() >= give_up_s:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_CONFLICT_PAUSE_S)
-            else:
-                return int(stored)
+        return int(stored)
 
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""

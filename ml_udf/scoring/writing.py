@@ -1,12 +1,14 @@
 """Answered pages on their way into the store: each at once, or gathered and written beside the asking.
 
 Where a transaction costs more than its rows, as in DuckDB, many pages are one. They wait while those before
-are written, and then until writing would take a small share of the time, or until they fill their room: so
-a slow function's answers are stored as they come, and a fast one's in large pieces.
+are written, and then until writing them takes a small share of the time since, by what rows of the last write
+took; or until they fill their room. So a slow function's answers are stored as they come, and those of a fast
+one, of which writing would always take more, in pieces as large as can be.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,10 +21,12 @@ from ml_udf.scoring.pages import Page, Store
 
 __all__ = ["Writing", "Written", "writing_into"]
 
-MAX_WAIT_S = 5.0  # of answers; what a killed process loses at most, beside what is being written
+MAX_WAIT_S = 15.0  # of answers; what a killed process loses at most, beside what is being written
 WRITING_SHARE = 0.1  # of the time
-ROOM_ROWS = 65_536
-ROOM_BYTES = 64 << 20
+ROOM_ROWS = (
+    122_880  # of DuckDB's row groups: a checkpoint writes one anew as often as less than one was added
+)
+ROOM_BYTES = 192 << 20  # which so many vectors of 256 numbers take
 _END_WAIT_S = 30.0  # for a database that is told to stop
 _ANSWER_BYTES = 200  # with its row's key and hash, without its value
 
@@ -94,7 +98,8 @@ class _Gathered:
         self._on_wait = on_wait
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ml_udf_write")
         self._write: tuple[Future[int], Sequence[Outcome], float] | None = None  # with when it began
-        self._not_before_s = 0.0
+        self._row_s = 0.0  # what one took in the last write
+        self._ended_s = -math.inf  # the last write; only then what waits began to
         self._failed = False
         self._forget()
 
@@ -115,14 +120,14 @@ class _Gathered:
                 return
             self._write, self._failed = None, future.exception() is not None
             self._written(answers, future.result())
-            now_s = time.monotonic()
-            self._not_before_s = now_s + min(MAX_WAIT_S, (now_s - began_s) / WRITING_SHARE)
-        if self._page and (self._is_full() or time.monotonic() >= self._not_before_s):
+            self._ended_s = time.monotonic()
+            self._row_s = (self._ended_s - began_s) / len(answers)
+        if self._page and (self._is_full() or self._is_due(time.monotonic())):
             self._begin()
 
     def finish(self) -> None:
         while (self._page or self._write is not None) and not self._failed:
-            self._not_before_s = 0.0
+            self._ended_s = -math.inf
             self.look()
             if self._write is not None:
                 self._wait_for_write()
@@ -141,6 +146,10 @@ class _Gathered:
 
     def _is_full(self) -> bool:
         return len(self._page) >= ROOM_ROWS or self._nbytes >= ROOM_BYTES
+
+    def _is_due(self, now_s: float) -> bool:
+        waited_s = now_s - self._ended_s
+        return waited_s >= MAX_WAIT_S or self._row_s * len(self._page) <= WRITING_SHARE * waited_s
 
     def _begin(self) -> None:
         with signals_blocked():

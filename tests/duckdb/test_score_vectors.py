@@ -55,6 +55,25 @@ def test_vectors_go_beside_nulls_faulty_rows_and_a_huge_text(
             assert vector == pytest.approx(vector_of(text))
 
 
+def test_many_vectors_are_stored_by_several_statements_that_all_count_or_none(
+    con: duckdb.DuckDBPyConnection, typed: TypedServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ml_udf.duckdb.scoring.STATEMENT_BYTES", 2 * 4 * 4)  # two vectors
+    monkeypatch.setattr("ml_udf.duckdb.scoring.CONFLICT_PATIENCE_S", 0.1)
+    texts: list[str | None] = ["a", "bb", "ccc", "dddd", "eeeee"]
+    con.execute("CREATE TABLE texts (id INTEGER PRIMARY KEY, t VARCHAR, v FLOAT[4], v_error VARCHAR)")
+    con.execute(
+        "CREATE TABLE strict (id INTEGER PRIMARY KEY, value FLOAT[4], CHECK (id < 4 OR value IS NULL))"
+    )
+    con.executemany("INSERT INTO texts (id, t) VALUES (?, ?)", [list(row) for row in enumerate(texts)])
+    with pytest.raises(duckdb.ConstraintException):
+        score_table(con, typed.url, "texts", "udf_vector", "t", result_table="strict")
+    assert con.execute("SELECT count(*) FROM strict").fetchall() == [(0,)]
+    assert scored(con, typed, output="v").answered == 5
+    found = con.execute("SELECT v FROM texts ORDER BY id").fetchall()
+    assert [vector for (vector,) in found] == [pytest.approx(vector_of(text or "")) for text in texts]
+
+
 def test_a_table_of_vectors_is_made(con: duckdb.DuckDBPyConnection, typed: TypedServer):
     make_texts(con, "INTEGER", ["a", "bb"])
     assert scored(con, typed, result_table="answers").answered == 2

@@ -103,13 +103,39 @@ def test_pages_wait_until_writing_takes_a_small_share_of_the_time(monkeypatch: p
         time.sleep(0.01)
         store.open.set()
         look_until(made, lambda: bool(written))
-        made.add(*page_of(1))  # a write took 10 ms: the next begins a second later
+        made.add(*page_of(1))  # a row took 10 ms: the next one's write begins a second later
         end_s = time.monotonic() + 0.05
         while time.monotonic() < end_s:
             made.look()
         assert store.writes == [[("0",)]]
         made.finish()  # or at the end
         assert store.writes == [[("0",)], [("1",)]]
+
+
+def test_answers_that_come_faster_than_they_can_be_stored_at_a_small_share_fill_their_room(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(writing_module, "ROOM_ROWS", 60)
+    store = Gathering()
+    with writing(store, []) as made:
+        made.add(*page_of(0))
+        look_until(made, lambda: bool(store.writes))
+        monkeypatch.setattr(writing_module, "WRITING_SHARE", 1e-9)
+        for key in range(1, 63):
+            made.add(*page_of(key))
+        made.finish()
+    assert [len(keys) for keys in store.writes] == [1, 60, 2]
+
+
+def test_no_answer_waits_longer_than_promised(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writing_module, "WRITING_SHARE", 1e-9)
+    monkeypatch.setattr(writing_module, "MAX_WAIT_S", 0.05)
+    store = Gathering()
+    with writing(store, []) as made:
+        made.add(*page_of(0))
+        look_until(made, lambda: bool(store.writes))
+        made.add(*page_of(1))
+        look_until(made, lambda: len(store.writes) == 2)
 
 
 @pytest.mark.parametrize(("room", "size"), [("ROOM_ROWS", 4), ("ROOM_BYTES", 4 * 1000)])
