@@ -59,6 +59,7 @@ class ServiceError(Exception):
 
     code = "internal"
     status = 500
+    alike_s = 0.0  # for so long a request that differs in its rows alone would be refused as well
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

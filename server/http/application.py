@@ -16,7 +16,11 @@ from ml_udf.oip import InferRequest
 from server.access.caller import NOBODY, Caller
 from server.http.request_head import Head
 
-__all__ = ["Admitted", "Application", "Refused", "Reply", "RequestInProgress", "WholeRequest"]
+__all__ = ["Admitted", "Application", "Refused", "Reply", "RequestInProgress", "Shut", "WholeRequest"]
+
+
+# For how many seconds, the reply, and who is told how many requests got it.
+Shut = Callable[[float, int, bytes, Mapping[str, str], Callable[[int], None]], None]
 
 
 @dataclass(slots=True)  # not frozen: that would make it three times as dear to make
@@ -25,6 +29,8 @@ class WholeRequest:
 
     came_s: when, on the clock of `time.monotonic` · request: what the body says, where it was read already
     alike: one object for requests that differ in their rows, their size and their deadline alone
+    shut: has requests that differ from this one in their rows and size alone refused before they are read;
+    None = whoever holds the connection cannot
     """
 
     path: str
@@ -34,6 +40,7 @@ class WholeRequest:
     caller: Caller = NOBODY
     request: InferRequest | None = None
     alike: object = None
+    shut: Shut | None = None
 
 
 Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers

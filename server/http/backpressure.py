@@ -25,6 +25,7 @@ from server.http.application import Reply, RequestInProgress, WholeRequest
 __all__ = ["Backpressure", "RequestHint", "Route"]
 
 _MOST = 32  # in one turn: a few milliseconds of work, so that answers of workers are soon read
+_LEAST_SHUT_S = 0.002  # for requests alike, once one is refused: some hundred of them at the most
 _SHARE = 0.25  # of a request's time that may pass in a queue
 
 
@@ -53,8 +54,8 @@ class Route(Protocol):
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""
 
-    def refuse(self, whole: WholeRequest, reply: Reply) -> None:
-        """Answer that there is no room."""
+    def refuse(self, whole: WholeRequest, reply: Reply, alike_s: float) -> None:
+        """Answer that there is no room, nor for the likes of it within the next `alike_s` seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,14 +108,11 @@ class Backpressure:
         queue = self._queues.get(hint.queue)
         first = None if queue is None else queue.first()
         due_s = whole.came_s + hint.goal_s
-        if (
-            first is not None
-            and first[0] <= due_s
-            and hint.time_s < math.inf
-            and whole.came_s - first[2].whole.came_s > _SHARE * hint.time_s
-        ):
-            self._route.refuse(whole, reply)
-            return None
+        if first is not None and first[0] <= due_s and hint.time_s < math.inf:
+            too_long_s = whole.came_s - first[2].whole.came_s - _SHARE * hint.time_s
+            if too_long_s > 0:
+                self._route.refuse(whole, reply, max(_LEAST_SHUT_S, too_long_s))
+                return None
         if queue is None:
             queue = self._queues[hint.queue] = _Queue()
         self._arrivals += 1

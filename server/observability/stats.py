@@ -51,6 +51,10 @@ class Durations:
         self.count += 1
         self.seconds += seconds
 
+    def add_none(self, count: int) -> None:
+        """Count so many that took no time."""
+        self.count += count
+
 
 @dataclass(slots=True)
 class BatchSizeStats:
@@ -125,6 +129,11 @@ class FunctionStats:
         self.success.add(latency_s)
         self.queue.add(queued_s)
         self.latency.add(latency_s)
+
+    def turned_away(self, code: str, requests: int) -> None:
+        """So many requests were refused at once."""
+        self.errors[code] += requests
+        self.fail.add_none(requests)
 
     def failed(self, code: str, latency_s: float) -> None:
         """A request was refused, or failed."""

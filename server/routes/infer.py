@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
 from server.access.audit_entry import REFUSED, Auditing, entry_of
@@ -143,10 +144,12 @@ class InferRoute:
                 goal_s = float(value) / 1000 or goal_s
         return RequestHint((function.name, "interactive"), min(goal_s, time_s), time_s)
 
-    def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
-        """Turn a request away without a look at its rows."""
+    def refuse(self, whole: WholeRequest, reply: SendReply, alike_s: float) -> None:
+        """Turn a request away without a look at its rows, and for so long those like it."""
         asked = _Asked(whole, reply, self._answered, self._resolve(whole))
-        self._fail(asked, Overloaded("more requests come than can be read; try again in a second"))
+        error = Overloaded("more requests come than can be read; try again in a second")
+        error.alike_s = alike_s
+        self._fail(asked, error)
 
     def _resolve(self, whole: WholeRequest) -> Function:
         """What a request is for, if its caller sees it. Raises `UnknownFunction`, `VersionGone`."""
@@ -279,7 +282,16 @@ class InferRoute:
             whole = asked.whole
             what = _named(whole.path)[0]
             self._audit.fold(entry_of(time.time(), whole.caller, "ask for rows", what, error.status))
-        asked.reply(*error_reply(error))
+        status, body, headers = error_reply(error)
+        shut, function = asked.whole.shut, asked.function
+        if error.alike_s and shut is not None and function is not None and self._calls.may_shut(function):
+            shut(error.alike_s, status, body, headers, partial(self._turned_away, function, error.code))
+        asked.reply(status, body, headers)
+
+    def _turned_away(self, function: Function, code: str, requests: int) -> None:
+        """Requests for one row each, as a rule, were refused before they were read."""
+        self._metrics.of(function).turned_away(code, requests)
+        self._calls.turned_away(function, requests)
 
     def _count(self, asked: _Asked, code: str) -> None:
         if asked.function is not None:

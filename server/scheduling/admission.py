@@ -33,7 +33,8 @@ def admit(
         rows = sum(each.rows for each in lanes)
         drain_s = _drain_s(lane, rows, workers.all)
         message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
-        return Rejection("overloaded", message, retry_after_s=drain_s)
+        # Room comes by and by: half of the rows in that time.
+        return Rejection("overloaded", message, retry_after_s=drain_s, alike_s=2 * drain_s / max(1, rows))
     if submission.deadline_s == math.inf:
         return None
     if (
@@ -44,9 +45,9 @@ def admit(
         return _queued_too_long(now_s, submission, lane, workers)
     finish_s = soonest_finish_s(now_s, lane, workers)
     if finish_s is not None and finish_s > submission.deadline_s:
-        late_ms = (finish_s - submission.deadline_s) * 1000
-        message = f"{spec.name} could answer {late_ms:.3g} ms after the deadline at the earliest"
-        return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s)
+        late_s = finish_s - submission.deadline_s
+        message = f"{spec.name} could answer {late_s * 1000:.3g} ms after the deadline at the earliest"
+        return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s, alike_s=late_s)
     return None
 
 
@@ -76,9 +77,11 @@ def _queued_too_long(now_s: float, submission: Submission, lane: Lane, workers: 
     finish_s = free_s + ahead / rows_per_s + lane.typical_s
     if finish_s <= submission.deadline_s:
         return None
-    late_ms = (finish_s - submission.deadline_s) * 1000
-    message = f"{ahead} rows wait for {lane.spec.name} before it, {late_ms:.3g} ms too long for its deadline"
-    return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s)
+    late_s = finish_s - submission.deadline_s
+    message = (
+        f"{ahead} rows wait for {lane.spec.name} before it, {late_s * 1000:.3g} ms too long for its deadline"
+    )
+    return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s, alike_s=late_s)
 
 
 def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:

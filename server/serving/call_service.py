@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Protocol
 
+from server.catalog.functions import Function
 from server.errors import DeadlineExceeded, Overloaded
 from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
@@ -24,6 +25,8 @@ from server.serving.wishes import Wishes
 from server.supervision import Tasks
 
 __all__ = ["Asker", "CallService"]
+
+_FEW_HITS = 0.05  # of the rows that are looked up
 
 
 class Asker(Protocol):
@@ -119,6 +122,17 @@ class CallService:
         self._bulk.begun(call, pending)
         pending.listen(self._tell, asker)
         return pending
+
+    def may_shut(self, function: Function) -> bool:
+        """Whether requests for it may be refused unread: kept answers are to be had at any load."""
+        cache = self._metrics.of(function).cache
+        found = cache.hits + cache.coalesced
+        return self._cached is None or found <= _FEW_HITS * (found + cache.misses)
+
+    def turned_away(self, function: Function, rows: int) -> None:
+        """Rows came and were refused unread: they count as what a larger server could have answered."""
+        self._metrics.of(function).over_goal_rows += rows
+        self._dispatcher.turned_away(function, rows)
 
     async def drained(self) -> None:
         """Wait until no call is under way."""

@@ -307,6 +307,12 @@ class Dispatcher:
         self._wake()
         return pending
 
+    def turned_away(self, function: Function, rows: int) -> None:
+        """Rows came that nobody read: the residency counts them as those that were refused."""
+        if function.key in self._functions:
+            self.residency.arrived(function.asked, rows)
+            self.residency.lost(function.asked, rows)
+
     def end(self, pending: PendingReply) -> None:
         """Forget a call. If it is not answered, its rows leave the queue and the workers at once."""
         self._pending.pop(pending.request_id, None)

@@ -136,12 +136,16 @@ def _rows_asked(reply: Answer, place: int) -> int | None:
 def error_of(rejection: Rejection, function: Function, now_s: float) -> ServiceError:
     """What the caller of a refused submission is told."""
     message = rejection.message.replace(function.key, function.name)
+    error: ServiceError
     if rejection.code == "overloaded":
-        return Overloaded(message, rejection.retry_after_s or 1.0)
-    when = ""
-    if rejection.predicted_finish_s is not None:
-        when = f"; predicted to finish in {(rejection.predicted_finish_s - now_s) * 1000:.0f} ms"
-    return DeadlineExceeded(message + when)
+        error = Overloaded(message, rejection.retry_after_s or 1.0)
+    else:
+        when = ""
+        if rejection.predicted_finish_s is not None:
+            when = f"; predicted to finish in {(rejection.predicted_finish_s - now_s) * 1000:.0f} ms"
+        error = DeadlineExceeded(message + when)
+    error.alike_s = rejection.alike_s
+    return error
 
 
 def overdue_of(function: Function, waited_s: float) -> ServiceError:

@@ -12,6 +12,7 @@ import contextlib
 import random
 import resource
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,11 @@ def _new_front() -> Front:
     )
 
 
+def template_of(head: bytes) -> str:
+    """The same object for the same head."""
+    return sys.intern(f"template {head!r}")
+
+
 class Walk:
     """Whatever may be called, in whatever order, also of connections that are gone."""
 
@@ -112,6 +118,7 @@ class Walk:
         self.ids: list[int] = [0, 1 << 40, (1 << 64) - 1]
         self.asked: dict[int, tuple[Any, bytes]] = {}
         self.now_s = 0.0
+        self.refused = 0
 
     def step(self) -> None:
         name = self.random.choice(_STEPS)
@@ -166,7 +173,11 @@ class Walk:
 
     def turn(self) -> None:
         for kind, id_, first, second in self.front.turn():
-            assert kind in range(8)
+            assert kind in range(9)
+            if kind == 8:
+                assert (id_, first) == (0, "counter")
+                assert second > 0
+                self.refused += second
             if kind in (0, 6, 7):
                 assert isinstance(first, str)
                 body = second[1] if kind == 7 else second
@@ -186,8 +197,9 @@ class Walk:
         head = HEAD % 5
         if self.random.random() < 0.5:
             head = mutated(self.random, head)
-        size = self.random.choice([0, len(SHAPE % 5), len(SHAPE % 5000)])
-        self.front.learn(self.random.choice(self.ids), head, f"template {len(head)}", 20_000, size)
+        size = self.random.choice([0, 0, len(SHAPE % 5), len(SHAPE % 5000)])
+        ids = list(self.clients) if self.clients and self.random.random() < 0.8 else self.ids
+        self.front.learn(self.random.choice(ids), head, template_of(head), 20_000, size)
 
     def learn_shape(self) -> None:
         json_part = SHAPE % self.random.choice([5, 5000])
@@ -196,8 +208,15 @@ class Walk:
         self.front.shape_of(json_part)
         self.front.learn_shape(json_part, self.random.choice([None, "shape"]))
 
+    def shut(self) -> None:
+        shape = self.random.choice([None, None, "shape", "another"])
+        numbers = tuple(self.random.choice([5, 7, 5000]) for _ in range(self.random.choice([0, 1, 2, 2])))
+        until_s = time.monotonic() + self.random.choice([-1.0, 9.0, 9.0, 9.0])
+        reply = b"r" * self.random.choice([0, 20, 20, 100_000])
+        self.front.shut(template_of(HEAD % 5), shape, numbers, until_s, reply, "counter")
+
     def forget(self) -> None:
-        self.front.forget("template 75")
+        self.front.forget(template_of(HEAD % 5))
 
     def one(self) -> None:
         id_ = self.random.choice(self.ids)
@@ -246,19 +265,22 @@ _STEPS = [
     *["turn"] * 8,
     *["reply"] * 4,
     *["read", "flush", "learn", "learn_shape", "one"] * 3,
+    *["shut"] * 5,
     *["adopt", "adopt", "vanish", "end", "look", "forget", "starve"],
 ]
 
 
 def test_nothing_is_left_behind_whatever_is_called_in_whatever_order() -> None:
-    taken = 0
+    taken = refused = 0
     for seed in rounds(150):
         walk = Walk(random.Random(seed))
         for _ in range(200):
             walk.step()
         taken += len(walk.asked)
+        refused += walk.refused
         walk.finish()
     assert taken > 50
+    assert refused > 5
 
 
 def test_memory_that_runs_out_costs_one_client_and_no_other() -> None:
@@ -315,7 +337,7 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
             at = 0 if cut == len(head) + 1 else cut - 4
             for door in doors[1:]:
                 door.feed((head + b"123456789")[at:cut])
-            for _ in range(count // 256 + 2):
+            for _ in range(count // 64 + 2):
                 connections._turn()
                 await asyncio.sleep(0)
         assert connections.counts()["held_bytes"] == 0
@@ -323,7 +345,7 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
         assert connections.counts()["requests"] == count - 1
         for door in doors[1::2]:
             door.mine.close()
-        for _ in range(count // 256 + 2):
+        for _ in range(count // 64 + 2):
             connections._turn()
             await asyncio.sleep(0)
         assert connections.counts()["connections"] == count - len(doors[1::2])
@@ -332,7 +354,7 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
             assert door.mine.recv(1000) == reply
             door.mine.close()
         await first.close()
-        for _ in range(count // 256 + 2):
+        for _ in range(count // 64 + 2):
             connections._turn()
             await asyncio.sleep(0)
         assert connections.counts()["connections"] == 0

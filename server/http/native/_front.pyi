@@ -7,6 +7,7 @@ LOST: int
 WRITABLE: int
 SLOW: int
 UNSHAPED: int
+REFUSED: int
 SHAPED: int
 
 class Counts(TypedDict):
@@ -39,6 +40,16 @@ class Front:
     def shape_of(self, json: bytes, /) -> tuple[list[bytes], list[int]] | None: ...
     def learn_shape(self, json: bytes, template: object, /) -> None: ...
     def forget(self, template: object, /) -> None: ...
+    def shut(
+        self,
+        template: object,
+        shape: object,
+        numbers: tuple[int, ...],
+        until_s: float,
+        reply: bytes,
+        counter: object,
+        /,
+    ) -> None: ...
     def hand_over(self, id: int, /) -> bytes | None: ...
     def take_back(self, id: int, /) -> bool: ...
     def write(self, id: int, data: bytes, /) -> int: ...

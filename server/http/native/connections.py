@@ -27,6 +27,7 @@ from server.http.native._front import (
     BYTES,
     ENDED,
     LOST,
+    REFUSED,
     REQUEST,
     SHAPED,
     UNSHAPED,
@@ -46,6 +47,7 @@ log = logging.getLogger("ml_udf.server")
 _HEADS = 1024  # that are known at a time
 _ORDINARY_BYTES = 1 << 20  # a larger body goes the other way
 _REPLY_HEADS = 256  # kept ready
+_MOST_SHUT_S = 0.05  # what a door that is shut knows of tokens and of the queue is as old at most
 _MISSING: Any = object()
 
 
@@ -62,6 +64,7 @@ class _Known:
     before: bytes
     after: bytes
     json_size: int
+    is_raw: bool  # bodies are one row's bytes, without JSON
 
 
 @dataclass(slots=True)
@@ -198,7 +201,9 @@ class NativeConnections(Connections):
         """See `handed.Teacher`."""
         if not head.keep_alive or head.http_1_0 or head.method != "POST" or b"expect" in head.headers:
             return
-        known = _Known(admitted, head.headers, before, after, _json_size(head.headers))
+        is_raw = head.headers.get(HEADER_LENGTH.lower().encode()) == b"0"
+        is_raw = is_raw and b"content-encoding" not in head.headers
+        known = _Known(admitted, head.headers, before, after, _json_size(head.headers), is_raw)
         raw = b"%b1%b" % (before, after)
         place = self._front.learn(id_, raw, known, admitted.limit_bytes, known.json_size)
         if place is not None and place != (len(before), len(before) + 1):
@@ -221,7 +226,10 @@ class NativeConnections(Connections):
             try:
                 if kind == SHAPED:
                     template, body, numbers = second
-                    self._asked(id_, first, body, now_s, _filled(template, first, body, numbers), template)
+                    read = _filled(template, first, body, numbers)
+                    self._asked(id_, first, body, now_s, read, template, numbers)
+                elif kind == REFUSED:
+                    first(second)
                 elif kind in (REQUEST, UNSHAPED):
                     self._asked(id_, first, second, now_s)
                     if kind == UNSHAPED:
@@ -250,6 +258,7 @@ class NativeConnections(Connections):
         now_s: float,
         read: InferRequest | None = None,
         alike: object = None,
+        numbers: tuple[int, ...] = (),
     ) -> None:
         if not self.application.still_admits(known.admitted):
             self._front.forget(known)
@@ -260,7 +269,10 @@ class NativeConnections(Connections):
             return
         admitted = known.admitted
         self._waiting[id_] = None
-        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read, alike)
+        shut = None
+        if alike is not None or known.is_raw:
+            shut = partial(self._shut, known, alike, numbers)
+        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read, alike, shut)
         waiting = self.application.answer(request, partial(self._reply, id_))
         if id_ in self._waiting:
             self._waiting[id_] = waiting
@@ -282,6 +294,25 @@ class NativeConnections(Connections):
         head = self._reply_heads.of(status, headers, self._is_closing, self.default_headers())
         self._front.reply(id_, head, body, self._is_closing)
         self._flush_soon()
+
+    def _shut(
+        self,
+        known: _Known,
+        shape: object,
+        numbers: tuple[int, ...],
+        for_s: float,
+        status: int,
+        body: bytes,
+        headers: Mapping[str, str],
+        count: Callable[[int], None],
+    ) -> None:
+        """See `application.Shut`."""
+        if self._is_closing or self not in self.open:
+            return
+        head = self._reply_heads.of(status, headers, False, self.default_headers())
+        reply = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+        until_s = time.monotonic() + min(for_s, _MOST_SHUT_S)
+        self._front.shut(known, shape, numbers, until_s, reply, count)
 
     def _bytes(self, id_: int, data: bytes, began_s: float) -> None:
         handed = self._handed.get(id_)

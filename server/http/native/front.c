@@ -21,6 +21,7 @@
 
 enum {
     EVENTS = 256,            /* that one turn looks at */
+    MOST_TOLD = 64,          /* of one turn's; who comes after them may find a door shut meanwhile */
     MOST_SLOTS = 1 << 20,
     MOST_HEAD_BYTES = 4096,  /* of a head, or of JSON, that is known by heart */
     MOST_SHAPED_BYTES = 256 << 10, /* of a body whose JSON is recognised; reading a larger one takes Python longer */
@@ -28,10 +29,22 @@ enum {
 };
 
 /* What `turn` tells. */
-enum { REQUEST, BYTES, ENDED, LOST, WRITABLE, SLOW, UNSHAPED, SHAPED };
+enum { REQUEST, BYTES, ENDED, LOST, WRITABLE, SLOW, UNSHAPED, SHAPED, REFUSED };
+
+/* Requests that get a reply at once, and Python is told their number alone: those of one head, and where their JSON
+ * is known, of that JSON with these numbers, their size left aside. Until a time that is soon. */
+typedef struct {
+    double until_s;
+    PyObject *shape, *counter; /* the template of their JSON, NULL = there is none; what Python counts them by */
+    uint64_t values[NUMBERS];  /* by name */
+    char *reply;
+    size_t size;
+    uint64_t refused; /* that Python was not told of */
+    bool is_touched;
+} Door;
 
 /* A head that Python has read: what it is but for the digits of its length, and what Python knows of it. */
-typedef struct {
+typedef struct Known {
     PyObject *template; /* NULL = the place is free */
     char *head;
     size_t size;
@@ -41,6 +54,8 @@ typedef struct {
     uint32_t serial;
     char peer[PEER_BYTES];
     size_t peer_size;
+    Door door;
+    struct Known *next_touched;
 } Known;
 
 /* A JSON part that Python has read, but for its numbers. */
@@ -62,7 +77,7 @@ typedef struct {
     Connection **slots;
     uint32_t slot_count, *free_slots, free_count;
     Connection *due, **due_end, *dirty;
-    Known *known;
+    Known *known, *touched; /* doors at which somebody was refused in this turn */
     KnownShape *shapes;
     uint32_t known_count, next_serial; /* as many heads as shapes */
     uint64_t clock; /* of uses, to find the head that was used last */
@@ -320,10 +335,13 @@ static Known *find_known(Front *front, Connection *c, const char *head, size_t s
 
 static void forget(Known *known)
 {
-    PyObject *template = known->template;
+    PyObject *template = known->template, *shape = known->door.shape, *counter = known->door.counter;
     free(known->head);
+    free(known->door.reply);
     *known = (Known){0};
     Py_XDECREF(template);
+    Py_XDECREF(shape);
+    Py_XDECREF(counter);
 }
 
 static KnownShape *find_known_shape(Front *front, const Shape *shape, uint64_t hash)
@@ -389,40 +407,118 @@ static int tell_bytes(Front *front, PyObject *told, Connection *c)
     return 0;
 }
 
-/* What kind of request it is; of one whose JSON is known, `body` becomes (template, body, numbers…). */
-static int look_into(Front *front, const Connection *c, const char *data, size_t size, PyObject **body)
+/* What kind of request it is; of one whose JSON is known, `known` is that, and `shape` has its numbers. */
+static int look_into(Front *front, const Connection *c, const char *data, size_t size, Shape *shape, KnownShape **known)
 {
-    Shape shape;
-    if (c->json_size == 0 || c->json_size > size || size > MOST_SHAPED_BYTES ||
-        !find_shape(data, c->json_size, &shape))
+    *known = NULL;
+    if (c->json_size == 0 || c->json_size > size || size > MOST_SHAPED_BYTES || !find_shape(data, c->json_size, shape))
         return REQUEST;
-    KnownShape *known = find_known_shape(front, &shape, shape_hash(&shape));
-    if (known == NULL)
+    KnownShape *found = find_known_shape(front, shape, shape_hash(shape));
+    if (found == NULL)
         return UNSHAPED;
-    known->used = ++front->clock;
-    if (known->template == Py_None || *body == NULL)
+    found->used = ++front->clock;
+    if (found->template == Py_None)
         return REQUEST;
-    PyObject *numbers = PyTuple_New(shape.count);
-    for (int i = 0; numbers != NULL && i < shape.count; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(shape.values[i]);
+    *known = found;
+    return SHAPED;
+}
+
+/* (template, body, numbers…); takes over the body. */
+static PyObject *shaped(const KnownShape *known, const Shape *shape, PyObject *body)
+{
+    PyObject *numbers = body == NULL ? NULL : PyTuple_New(shape->count);
+    for (int i = 0; numbers != NULL && i < shape->count; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(shape->values[i]);
         if (number == NULL)
             Py_CLEAR(numbers);
         else
             PyTuple_SET_ITEM(numbers, i, number);
     }
-    if (numbers == NULL)
-        Py_CLEAR(*body);
-    else
-        *body = Py_BuildValue("(ONN)", known->template, *body, numbers);
-    return SHAPED;
+    if (numbers == NULL) {
+        Py_XDECREF(body);
+        return NULL;
+    }
+    return Py_BuildValue("(ONN)", known->template, body, numbers);
+}
+
+/* ── requests that are refused here ───────────────────────────────────────────────────────────────── */
+
+static bool is_shut(Door *door, const Connection *c, const KnownShape *known, const Shape *shape)
+{
+    if (door->reply == NULL)
+        return false;
+    if (known == NULL ? door->shape != NULL || c->json_size != 0 : door->shape != known->template)
+        return false;
+    for (int i = 0; known != NULL && i < shape->count; i++)
+        if (shape->names[i] != 0 && shape->values[i] != door->values[shape->names[i]])
+            return false;
+    return now_s() < door->until_s;
+}
+
+/* Its head's door, if that is shut to such as this whole request. */
+static Known *shut_to(Front *front, const Connection *c, const KnownShape *shape, const Shape *numbers)
+{
+    Known *known = &front->known[c->entry];
+    bool is_its = known->template == c->template && known->serial == c->entry_serial;
+    return is_its && is_shut(&known->door, c, shape, numbers) ? known : NULL;
+}
+
+/* −1 = no memory for the reply. */
+static int refuse(Front *front, Connection *c, Known *known)
+{
+    Door *door = &known->door;
+    leave_body(front, c);
+    Py_CLEAR(*(PyObject **)&c->template);
+    drop(&c->in, c->need);
+    c->state = AT_HEAD;
+    c->has_asked = true;
+    c->since_s = now_s();
+    if (!append(&c->out, door->reply, door->size))
+        return -1;
+    put_dirty(front, c);
+    if (held(&c->in) > 0) {
+        put_due(front, c);
+        wake(front);
+    }
+    front->requests++;
+    door->refused++;
+    if (!door->is_touched) {
+        door->is_touched = true;
+        known->next_touched = front->touched;
+        front->touched = known;
+    }
+    return 0;
+}
+
+/* Add (REFUSED, 0, counter, how many) of each door; what was not told is told with the next. */
+static void tell_refused(Front *front, PyObject *told)
+{
+    while (front->touched != NULL) {
+        Known *known = front->touched;
+        front->touched = known->next_touched;
+        known->door.is_touched = false;
+        PyObject *event = Py_BuildValue("(iiOK)", REFUSED, 0, known->door.counter, known->door.refused);
+        if (event == NULL || PyList_Append(told, event) < 0)
+            PyErr_Clear();
+        else
+            known->door.refused = 0;
+        Py_XDECREF(event);
+    }
 }
 
 static int tell_request(Front *front, PyObject *told, Connection *c)
 {
     size_t size = c->need - c->head_size;
     const char *data = c->in.data + c->in.at + c->head_size;
+    Shape shape;
+    KnownShape *known;
+    int kind = look_into(front, c, data, size, &shape, &known);
+    Known *shut = kind == UNSHAPED ? NULL : shut_to(front, c, known, &shape);
+    if (shut != NULL)
+        return refuse(front, c, shut);
     PyObject *body = PyBytes_FromStringAndSize(data, (Py_ssize_t)size);
-    int kind = look_into(front, c, data, size, &body);
+    if (kind == SHAPED)
+        body = shaped(known, &shape, body);
     if (tell(told, kind, c, Py_NewRef((PyObject *)c->template), body) < 0)
         return -1;
     leave_body(front, c);
@@ -550,6 +646,14 @@ static PyObject *front_turn(Front *front, PyObject *Py_UNUSED(none))
         }
         if (was_last)
             break;
+        if (PyList_GET_SIZE(told) >= MOST_TOLD) {
+            wake(front);
+            break;
+        }
+    }
+    if (front->touched != NULL) {
+        tell_refused(front, told);
+        WITHOUT_GIL(front, { transmit_all(front); });
     }
     return told;
 }
@@ -808,6 +912,52 @@ static PyObject *front_forget(Front *front, PyObject *template)
     Py_RETURN_NONE;
 }
 
+/* Refuse requests of a head, and of a JSON with these numbers or of none, until then. */
+static PyObject *front_shut(Front *front, PyObject *arguments)
+{
+    PyObject *template, *shape, *numbers, *counter;
+    double until_s;
+    Py_buffer reply;
+    if (!PyArg_ParseTuple(arguments, "OOO!dy*O:shut", &template, &shape, &PyTuple_Type, &numbers, &until_s, &reply,
+                          &counter))
+        return NULL;
+    Known *known = NULL;
+    const KnownShape *known_shape = NULL;
+    if (!enter(front))
+        goto over;
+    for (uint32_t i = 0; i < front->known_count; i++) {
+        if (front->known[i].template == template)
+            known = &front->known[i];
+        if (shape != Py_None && front->shapes[i].template == shape)
+            known_shape = &front->shapes[i];
+    }
+    if (known == NULL || (shape != Py_None && (known_shape == NULL || known_shape->shape.count != PyTuple_Size(numbers))))
+        goto over; /* what is known no more needs no door */
+    Door door = {.until_s = until_s, .size = (size_t)reply.len};
+    for (int i = 0; known_shape != NULL && i < known_shape->shape.count; i++) {
+        uint64_t value = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(numbers, i));
+        if (value == (uint64_t)-1 && PyErr_Occurred())
+            goto over;
+        door.values[known_shape->shape.names[i]] = value;
+    }
+    door.reply = front_realloc(NULL, door.size);
+    if (door.reply == NULL)
+        goto over; /* its likes go the long way */
+    memcpy(door.reply, reply.buf, door.size);
+    door.shape = known_shape == NULL ? NULL : Py_NewRef(shape);
+    door.counter = Py_NewRef(counter);
+    Door old = known->door;
+    known->door = door;
+    free(old.reply);
+    Py_XDECREF(old.shape);
+    Py_XDECREF(old.counter);
+over:
+    PyBuffer_Release(&reply);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *front_hand_over(Front *front, PyObject *argument)
 {
     Connection *c;
@@ -970,6 +1120,8 @@ static PyObject *front_shutdown(Front *front, PyObject *Py_UNUSED(none))
 {
     if (!enter(front))
         return NULL;
+    for (uint32_t i = 0; i < front->known_count; i++)
+        front->known[i].door.until_s = 0; /* from now on replies say that the connection ends */
     for (uint32_t slot = 0; slot < front->slot_count; slot++) {
         Connection *c = front->slots[slot];
         if (c != NULL && c->state == AT_HEAD)
@@ -1105,6 +1257,7 @@ static PyMethodDef methods[] = {
     METHOD(shape_of, METH_O),
     METHOD(learn_shape, METH_VARARGS),
     METHOD(forget, METH_O),
+    METHOD(shut, METH_VARARGS),
     METHOD(hand_over, METH_O),
     METHOD(take_back, METH_O),
     METHOD(write, METH_VARARGS),
@@ -1150,7 +1303,8 @@ static int fill(PyObject *module)
                    PyModule_AddIntConstant(module, "WRITABLE", WRITABLE) ||
                    PyModule_AddIntConstant(module, "SLOW", SLOW) ||
                    PyModule_AddIntConstant(module, "UNSHAPED", UNSHAPED) ||
-                   PyModule_AddIntConstant(module, "SHAPED", SHAPED)
+                   PyModule_AddIntConstant(module, "SHAPED", SHAPED) ||
+                   PyModule_AddIntConstant(module, "REFUSED", REFUSED)
                ? -1
                : 0;
 }

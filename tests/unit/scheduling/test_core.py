@@ -140,6 +140,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_early_with_the_predicted_finis
     assert rejection is not None
     assert rejection.code == "deadline_exceeded"
     assert rejection.predicted_finish_s == pytest.approx(0.007 + affine(1))
+    assert rejection.alike_s == pytest.approx(0.007 + affine(1) - 0.012)
     assert scheduler.submit(0.001, rows(3, deadline_s=0.013)) is None
 
 

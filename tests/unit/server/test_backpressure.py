@@ -30,7 +30,7 @@ class Route:
         line = (whole.path, said.get("row_class", "interactive"))
         return RequestHint(line, float(said.get("goal", "1")), float(said.get("time", "inf")))
 
-    def refuse(self, whole: WholeRequest, reply: Reply) -> None:
+    def refuse(self, whole: WholeRequest, reply: Reply, alike_s: float) -> None:
         self.refused.append(whole.body)
 
 

@@ -29,6 +29,7 @@ from ml_udf.oip import (
 )
 from server.access.caller import NOBODY, Caller, Shares
 from server.catalog.catalog import Catalog
+from server.errors import DeadlineExceeded
 from server.http.application import WholeRequest
 from server.http.large_json import LargeJson
 from server.routes.codec import OWN_OUTPUTS, Codec
@@ -56,7 +57,7 @@ class Station:
         self.catalog.add_function(self.house.function, 2)
         self.large = LargeJson()
         self.replies: list[tuple[int, bytes, Mapping[str, str]]] = []
-        calls = CallService(self.house.dispatcher, self.house.metrics, max_rows=rows)
+        self.calls = calls = CallService(self.house.dispatcher, self.house.metrics, max_rows=rows)
         codec = Codec(max_rows, lambda model, form: lambda rows: 0.001)
         self.route = InferRoute(self.catalog, calls, codec, self.house.metrics, self.large, Tasks(), 64 << 20)
 
@@ -165,6 +166,39 @@ def test_requests_that_are_alike_are_checked_once_and_each_has_its_own_row_and_d
         station.route.answer(shaped(template, b"x", 1, other), replied)
         await station.replied(8)
         assert read == ["f@1", "f@1", "f@2", "f@2", "f@2"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("hits", [0, 10])
+def test_who_is_refused_for_a_while_has_its_likes_refused_unless_kept_answers_are_to_be_had(
+    monkeypatch: pytest.MonkeyPatch, hits: int
+) -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        def refusing(_: Dispatcher, call: Call) -> PendingReply:
+            error = DeadlineExceeded("too many wait")
+            error.alike_s = 0.02
+            raise error
+
+        monkeypatch.setattr(Dispatcher, "begin", refusing)
+        if hits:
+            monkeypatch.setattr(station.calls, "_cached", station.house.dispatcher)
+        stats = station.house.metrics.of(station.house.function)
+        stats.cache.hits = hits
+        shut: list[Any] = []
+        whole = WholeRequest(PATH, {HEADER_LENGTH.lower().encode(): b"0"}, b"row", time.monotonic())
+        whole.shut = lambda *told: shut.append(told)
+        station.route.answer(whole, lambda *reply: station.replies.append(reply))
+        (reply,) = station.replies
+        assert reply[0] == 504
+        if hits:
+            assert not shut
+            return
+        ((for_s, *same, count),) = shut
+        assert (for_s, tuple(same)) == (0.02, reply)
+        assert (stats.errors["deadline_exceeded"], stats.over_goal_rows) == (1, 1)
+        count(5)
+        assert (stats.errors["deadline_exceeded"], stats.over_goal_rows, stats.fail.count) == (6, 6, 6)
 
     run(scene)
 

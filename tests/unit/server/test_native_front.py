@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from server.http.application import Admitted, Refused
+from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.connection import ConnectionLimits
 from server.http.native.choice import ChosenFront, FrontMissing, choose_front
 from server.http.request_head import Head
@@ -112,6 +113,131 @@ def test_a_head_that_is_no_longer_admitted_is_looked_at_again() -> None:
             assert await one_reply(reader) == {}
         writer.close()
         assert connections.counts()["requests"] == 2  # the second was given away before it was answered
+
+    run(test)
+
+
+class Refusing(Application):
+    """Refuses every request, and those like it for `for_s`."""
+
+    def __init__(self, for_s: float) -> None:
+        super().__init__()
+        self.for_s = for_s
+        self.asked: list[bytes] = []
+        self.counted: list[int] = []
+
+    def answer(self, request: WholeRequest, reply: Reply) -> Application | None:
+        self.asked.append(request.body)
+        if request.body.endswith(b"fine"):
+            return super().answer(request, reply)
+        body = b'{"error":"no room"}'
+        if request.shut is not None:
+            request.shut(self.for_s, 503, body, {"Retry-After": "1"}, self.counted.append)
+        reply(503, body, {"Retry-After": "1"})
+        return None
+
+
+RAW = "Inference-Header-Content-Length: 0"
+
+
+def timed(row: bytes, timeout_us: int, tensor: str = "text") -> bytes:
+    """A request whose JSON is of the ordinary kind."""
+    one = {"name": tensor, "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(row)}}
+    parameters = {"binary_data_output": True, "timeout": timeout_us}
+    said = json.dumps({"inputs": [one], "parameters": parameters}, separators=(",", ":")).encode()
+    return request("/v2/models/m/infer", said + row, f"Inference-Header-Content-Length: {len(said)}")
+
+
+async def statuses(port: int, *sent: bytes) -> list[bytes]:
+    """Of replies to requests on one connection, each sent when the one before was answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    found = []
+    for one in sent:
+        writer.write(one)
+        found.append((await reader.readuntil(b"\r\n")).split()[1])
+        await one_reply(reader)
+    writer.close()
+    return found
+
+
+def test_requests_like_one_that_was_refused_are_refused_unread_for_a_while_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.http.native.connections._MOST_SHUT_S", 0.5)
+
+    async def test(_plain: Application, connections: Any, port: int) -> None:
+        application = connections.application = Refusing(0.5)
+        raw_one = request("/v2/models/m/infer", b"a photo", RAW)
+        other = request("/v2/models/n/infer", b"fine", RAW)
+        assert await statuses(port, raw_one, raw_one) == [b"503"] * 2  # taught, then shut
+        asked = len(application.asked)
+        larger = request("/v2/models/m/infer", b"a larger photo", RAW)
+        assert await statuses(port, raw_one, larger, raw_one) == [b"503"] * 3
+        assert len(application.asked) == asked
+        assert await statuses(port, other, other) == [b"200"] * 2  # another function's
+        assert await statuses(port, request("/v2/models/m/infer", b"JSON, fine")) == [b"200"]
+        await until(lambda: sum(application.counted) == 3)
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        # A body by drops, then two ahead of their turn.
+        for piece in (raw_one[:-4], raw_one[-4:-2], raw_one[-2:] + raw_one * 2):
+            writer.write(piece)
+            await asyncio.sleep(0.002)
+        for _ in range(3):
+            assert (await reader.readuntil(b"\r\n")).split()[1] == b"503"
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"retry-after: 1\r\n" in head
+            assert await reader.readexactly(19) == b'{"error":"no room"}'
+        writer.close()
+        await until(lambda: sum(application.counted) == 6)
+        assert connections.counts()["held_bytes"] == 0
+
+        await asyncio.sleep(0.5)
+        asked = len(application.asked)
+        await statuses(port, raw_one)
+        assert len(application.asked) == asked + 1, "it is asked again once the time is over"
+
+    run(test)
+
+
+def test_of_requests_with_a_deadline_those_with_the_same_are_refused_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.http.native.connections._MOST_SHUT_S", 5.0)
+
+    async def test(_plain: Application, connections: Any, port: int) -> None:
+        application = connections.application = Refusing(5.0)
+        for timeout_us in (7000, 7000, 7000):  # a head, its JSON, the door
+            await statuses(port, timed(b"a", timeout_us))
+        asked = len(application.asked)
+        assert await statuses(port, timed(b"b" * 9, 7000)) == [b"503"]
+        assert len(application.asked) == asked
+        for another in (
+            timed(b"b", 9000),
+            timed(b"b", 7000, "image"),
+            request("/v2/models/m/infer", b"xfine"),
+        ):
+            await statuses(port, another)
+        assert len(application.asked) == asked + 3
+        await until(lambda: sum(application.counted) == 1)
+
+    run(test)
+
+
+def test_a_front_that_stops_refuses_nobody_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.http.native.connections._MOST_SHUT_S", 5.0)
+
+    async def test(_plain: Application, connections: Any, port: int) -> None:
+        connections.application = Refusing(5.0)
+        raw_one = request("/v2/models/m/infer", b"a photo", RAW)
+        await statuses(port, raw_one, raw_one)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw_one[:-2])
+        await until(lambda: connections.counts()["held_bytes"] > 0)
+        connections.shutdown()
+        writer.write(raw_one[-2:])
+        assert b"connection: close\r\n" in await reader.readuntil(b"\r\n\r\n")
+        writer.close()
 
     run(test)
 
