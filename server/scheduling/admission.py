@@ -15,6 +15,7 @@ from server.scheduling.worker_state import WorkerState
 
 __all__ = ["admit", "room", "soonest_after_load_s", "soonest_finish_s"]
 
+_SHORTER = 0.05  # of its time: by so much a queue gets shorter before others are looked at again
 _BULK_SHARE = 0.75  # of the bounds: scans that fill their part of the queue leave interactive rows theirs
 
 
@@ -81,7 +82,8 @@ def _queued_too_long(now_s: float, submission: Submission, lane: Lane, workers: 
     message = (
         f"{ahead} rows wait for {lane.spec.name} before it, {late_s * 1000:.3g} ms too long for its deadline"
     )
-    return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s, alike_s=late_s)
+    shut_s = late_s + _SHORTER * (submission.deadline_s - now_s)
+    return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s, alike_s=shut_s)
 
 
 def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:

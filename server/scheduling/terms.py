@@ -258,4 +258,4 @@ class Rejection:
     message: str
     retry_after_s: float | None = None
     predicted_finish_s: float | None = None
-    alike_s: float = 0.0  # for so long the same would be rejected as well, if nothing is let in
+    alike_s: float = 0.0  # for so long the same need not be asked again: it would be rejected, or hardly not

@@ -22,6 +22,7 @@
 enum {
     EVENTS = 256,            /* that one turn looks at */
     MOST_TOLD = 64,          /* of one turn's; who comes after them may find a door shut meanwhile */
+    FIRST_LET_IN = 4,        /* in the first turn after a door was shut */
     MOST_SLOTS = 1 << 20,
     MOST_HEAD_BYTES = 4096,  /* of a head, or of JSON, that is known by heart */
     MOST_SHAPED_BYTES = 256 << 10, /* of a body whose JSON is recognised; reading a larger one takes Python longer */
@@ -32,9 +33,12 @@ enum {
 enum { REQUEST, BYTES, ENDED, LOST, WRITABLE, SLOW, UNSHAPED, SHAPED, REFUSED };
 
 /* Requests that get a reply at once, and Python is told their number alone: those of one head, and where their JSON
- * is known, of that JSON with these numbers, their size left aside. Until a time that is soon. */
+ * is known, of that JSON with these numbers, their size left aside. Until a time that is soon; then a few a turn are let
+ * in, and twice as many the next turn, unless Python shuts it again. */
 typedef struct {
     double until_s;
+    uint64_t turn;          /* in which the last were let in */
+    uint32_t let_in, width; /* how many were in that turn, of how many that may */
     PyObject *shape, *counter; /* the template of their JSON, NULL = there is none; what Python counts them by */
     uint64_t values[NUMBERS];  /* by name */
     char *reply;
@@ -80,6 +84,7 @@ typedef struct {
     Known *known, *touched; /* doors at which somebody was refused in this turn */
     KnownShape *shapes;
     uint32_t known_count, next_serial; /* as many heads as shapes */
+    uint64_t turns;
     uint64_t clock; /* of uses, to find the head that was used last */
     uint64_t most_held_bytes, held_bytes, held_elsewhere; /* of bodies that are not whole */
     uint64_t ordinary_bytes;
@@ -248,7 +253,7 @@ static bool has_room(const Front *front, uint64_t more)
 static void has_come(Front *front, Connection *c)
 {
     size_t before = held(&c->in);
-    if (c->state == IN_BODY && !has_room(front, c->need - before)) {
+    if (c->state == IN_BODY && before < c->need && !has_room(front, c->need - before)) {
         c->finds_no_room = true; /* unread: Python reads on, and refuses what is over */
         put_due(front, c);
         return;
@@ -443,24 +448,36 @@ static PyObject *shaped(const KnownShape *known, const Shape *shape, PyObject *b
 
 /* ── requests that are refused here ───────────────────────────────────────────────────────────────── */
 
-static bool is_shut(Door *door, const Connection *c, const KnownShape *known, const Shape *shape)
+/* Whether it is the door of such a request. */
+static bool is_for(const Door *door, const Connection *c, const KnownShape *known, const Shape *shape)
 {
-    if (door->reply == NULL)
+    if (door->reply == NULL || door->width > MOST_TOLD)
         return false;
     if (known == NULL ? door->shape != NULL || c->json_size != 0 : door->shape != known->template)
         return false;
     for (int i = 0; known != NULL && i < shape->count; i++)
         if (shape->names[i] != 0 && shape->values[i] != door->values[shape->names[i]])
             return false;
-    return now_s() < door->until_s;
+    return true;
 }
 
-/* Its head's door, if that is shut to such as this whole request. */
-static Known *shut_to(Front *front, const Connection *c, const KnownShape *shape, const Shape *numbers)
+typedef enum { LET_IN, NOT_YET, REFUSE } Verdict;
+
+/* What becomes of a whole request at its head's door. */
+static Verdict at_door(Front *front, const Connection *c, const KnownShape *shape, const Shape *numbers)
 {
     Known *known = &front->known[c->entry];
-    bool is_its = known->template == c->template && known->serial == c->entry_serial;
-    return is_its && is_shut(&known->door, c, shape, numbers) ? known : NULL;
+    Door *door = &known->door;
+    if (known->template != c->template || known->serial != c->entry_serial || !is_for(door, c, shape, numbers))
+        return LET_IN;
+    if (now_s() < door->until_s)
+        return REFUSE;
+    if (door->turn != front->turns) {
+        door->turn = front->turns;
+        door->width = door->width == 0 ? FIRST_LET_IN : 2 * door->width;
+        door->let_in = 0;
+    }
+    return door->let_in++ < door->width ? LET_IN : NOT_YET;
 }
 
 /* −1 = no memory for the reply. */
@@ -513,9 +530,16 @@ static int tell_request(Front *front, PyObject *told, Connection *c)
     Shape shape;
     KnownShape *known;
     int kind = look_into(front, c, data, size, &shape, &known);
-    Known *shut = kind == UNSHAPED ? NULL : shut_to(front, c, known, &shape);
-    if (shut != NULL)
-        return refuse(front, c, shut);
+    Verdict verdict = kind == UNSHAPED ? LET_IN : at_door(front, c, known, &shape);
+    if (verdict == REFUSE)
+        return refuse(front, c, &front->known[c->entry]);
+    if (verdict == NOT_YET) {
+        if (c->state == AT_HEAD)
+            Py_CLEAR(*(PyObject **)&c->template); /* it is looked at anew */
+        put_due(front, c);
+        wake(front);
+        return 0;
+    }
     PyObject *body = PyBytes_FromStringAndSize(data, (Py_ssize_t)size);
     if (kind == SHAPED)
         body = shaped(known, &shape, body);
@@ -622,6 +646,7 @@ static PyObject *front_turn(Front *front, PyObject *Py_UNUSED(none))
         return NULL;
     struct epoll_event events[EVENTS];
     int count;
+    front->turns++;
     WITHOUT_GIL(front, {
         count = epoll_wait(front->epoll, events, EVENTS, 0);
         for (int i = 0; i < count; i++)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.connection import ConnectionLimits
 from server.http.native.choice import ChosenFront, FrontMissing, choose_front
 from server.http.request_head import Head
-from tests.unit.server.test_connection import Application, one_reply, raw, replies, request
+from tests.unit.server.test_connection import BODY, Application, one_reply, raw, replies, request
 from tests.waiting import until
 
 Test = Callable[[Application, Any, int], Awaitable[None]]
@@ -198,6 +199,42 @@ def test_requests_like_one_that_was_refused_are_refused_unread_for_a_while_and_c
         assert len(application.asked) == asked + 1, "it is asked again once the time is over"
 
     run(test)
+
+
+def test_once_a_door_opens_a_few_are_let_in_and_twice_as_many_each_turn() -> None:
+    from server.http.native._front import REQUEST, Front
+
+    front = Front(
+        held_bytes=1 << 20,
+        ordinary_bytes=1 << 20,
+        heads=4,
+        head_s=5.0,
+        idle_s=5.0,
+        slow_s=5.0,
+        least_bytes_per_s=1.0,
+    )
+    pairs = [socket.socketpair() for _ in range(30)]
+    for mine, theirs in pairs:
+        theirs.setblocking(False)
+        id_ = front.adopt(theirs.fileno(), b"", 0)
+        theirs.detach()
+        mine.sendall(request())
+    template = object()
+    head = request().removesuffix(BODY)
+    front.learn(id_, head, template, 1 << 20, 0)
+    front.shut(template, None, (), time.monotonic() - 0.001, b"no", print)
+    let_in = []
+    while sum(let_in) < len(pairs):
+        events = front.turn()
+        assert {kind for kind, *_ in events} == {REQUEST}
+        let_in.append(len(events))
+    assert let_in == [4, 8, 16, 2]
+    front.shut(template, None, (), time.monotonic() + 60, b"no", print)
+    for _, id_, _, _ in events:
+        front.reply(id_, b"HTTP/1.1 200 OK\r\n", b"", False)
+    front.close()
+    for mine, _ in pairs:
+        mine.close()
 
 
 def test_of_requests_with_a_deadline_those_with_the_same_are_refused_unread(
