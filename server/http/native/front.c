@@ -21,8 +21,8 @@
 
 enum {
     EVENTS = 256,            /* that one turn looks at */
-    MOST_TOLD = 64,          /* of one turn's; who comes after them may find a door shut meanwhile */
-    FIRST_LET_IN = 4,        /* in the first turn after a door was shut */
+    FIRST_LET_IN = 4,        /* in the first turn after a door was shut, */
+    MOST_LET_IN = 64,        /* and in the last before it counts as open */
     MOST_SLOTS = 1 << 20,
     MOST_HEAD_BYTES = 4096,  /* of a head, or of JSON, that is known by heart */
     MOST_SHAPED_BYTES = 256 << 10, /* of a body whose JSON is recognised; reading a larger one takes Python longer */
@@ -451,7 +451,7 @@ static PyObject *shaped(const KnownShape *known, const Shape *shape, PyObject *b
 /* Whether it is the door of such a request. */
 static bool is_for(const Door *door, const Connection *c, const KnownShape *known, const Shape *shape)
 {
-    if (door->reply == NULL || door->width > MOST_TOLD)
+    if (door->reply == NULL || door->width > MOST_LET_IN)
         return false;
     if (known == NULL ? door->shape != NULL || c->json_size != 0 : door->shape != known->template)
         return false;
@@ -671,10 +671,6 @@ static PyObject *front_turn(Front *front, PyObject *Py_UNUSED(none))
         }
         if (was_last)
             break;
-        if (PyList_GET_SIZE(told) >= MOST_TOLD) {
-            wake(front);
-            break;
-        }
     }
     if (front->touched != NULL) {
         tell_refused(front, told);

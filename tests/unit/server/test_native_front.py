@@ -223,7 +223,7 @@ def test_once_a_door_opens_a_few_are_let_in_and_twice_as_many_each_turn() -> Non
     head = request().removesuffix(BODY)
     front.learn(id_, head, template, 1 << 20, 0)
     front.shut(template, None, (), time.monotonic() - 0.001, b"no", print)
-    let_in = []
+    let_in: list[int] = []
     while sum(let_in) < len(pairs):
         events = front.turn()
         assert {kind for kind, *_ in events} == {REQUEST}
