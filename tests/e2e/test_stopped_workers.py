@@ -355,3 +355,50 @@ def test_a_row_that_hangs_its_worker_twice_gets_an_error_and_rows_beside_it_thei
         assert {each.result(PATIENCE_S) for each in good} <= set(CLASSES)
         assert bad.result(PATIENCE_S) == "worker_lost"
     wait_until(lambda: workers(server)[0]["restarts"] == restarts + 2, PATIENCE_S)  # two died of it
+
+
+def test_a_worker_of_min_that_never_gets_ready_is_tried_again_and_costs_no_answer(tmp_path: Path):
+    """Each process that takes its place is stopped as it starts; the other worker answers all rows."""
+    model = hashing_model(tmp_path / "models", "text")
+    flags = [ANEW, "--workers=2:3", "--worker-start-s=2"]
+    with inference_server(tmp_path / "home", flags=flags) as server:
+        server.deploy(model, "udf_text")
+        _, victim = workers(server)
+        healthy = workers(server)[0]["pid"]
+        held: set[int] = set()
+        is_over = threading.Event()
+
+        def hold() -> None:
+            while not is_over.wait(0.005):
+                for pid in set(server.worker_pids()) - {healthy, victim["pid"]} - held:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+                    held.add(pid)
+
+        holding = threading.Thread(target=hold)
+        holding.start()
+        try:
+            os.kill(victim["pid"], signal.SIGKILL)
+            longest_s = 0.0
+            with server.client() as client:
+                for row in itertools.count():
+                    began_s = time.monotonic()
+                    assert client.predict("udf_text", [f"row {row}"]).values == [
+                        label_of(f"row {row}".encode())
+                    ]
+                    longest_s = max(longest_s, time.monotonic() - began_s)
+                    if len(held) >= 3:
+                        break
+                    time.sleep(EVERY_S)
+            lost = workers(server)[1]
+            assert lost["state"] != "up"
+            assert lost["restarts"] >= 2
+            assert lost["last_error"] == "it did not answer within 2 s of its start"
+            assert longest_s < 2, "no row waits for the worker that never comes"
+        finally:
+            is_over.set()
+            holding.join()
+            for pid in held:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: [worker["state"] for worker in workers(server)] == ["up", "up"], PATIENCE_S)
