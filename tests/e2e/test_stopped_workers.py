@@ -382,10 +382,8 @@ def test_a_worker_of_min_that_never_gets_ready_is_tried_again_and_costs_no_answe
             longest_s = 0.0
             with server.client() as client:
                 for row in itertools.count():
-                    began_s = time.monotonic()
-                    assert client.predict("udf_text", [f"row {row}"]).values == [
-                        label_of(f"row {row}".encode())
-                    ]
+                    text, began_s = f"row {row}", time.monotonic()
+                    assert client.predict("udf_text", [text]).values == [label_of(text)]
                     longest_s = max(longest_s, time.monotonic() - began_s)
                     if len(held) >= 3:
                         break
