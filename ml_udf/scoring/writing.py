@@ -23,9 +23,7 @@ __all__ = ["Writing", "Written", "writing_into"]
 
 MAX_WAIT_S = 15.0  # of answers; what a killed process loses at most, beside what is being written
 WRITING_SHARE = 0.1  # of the time
-ROOM_ROWS = (
-    122_880  # of DuckDB's row groups: a checkpoint writes one anew as often as less than one was added
-)
+ROOM_ROWS = 122_880  # a row group of DuckDB's: each checkpoint writes one anew that is not full
 ROOM_BYTES = 192 << 20  # which so many vectors of 256 numbers take
 _END_WAIT_S = 30.0  # for a database that is told to stop
 _ANSWER_BYTES = 200  # with its row's key and hash, without its value
