@@ -117,12 +117,17 @@ class Autoscaler:
         self._acting: asyncio.Task[None] | None = None
         self._last_fault = ""
         self._remembered_loads = 0
-        self.decided: deque[Decided] = deque()
+        self._decided: deque[Decided] = deque()
 
     @property
     def policy(self) -> str:
         """Its name."""
         return self._policy.name
+
+    @property
+    def decided(self) -> Sequence[Decided]:
+        """The last decisions, oldest first; a copy, as threads read it while others are made."""
+        return tuple(self._decided)
 
     def start(self) -> None:
         """Begin to ask."""
@@ -162,10 +167,10 @@ class Autoscaler:
             self._acting = self._tasks.once("capacity", self._carry_out(actions), "carry out capacity")
 
     def _remember(self, decided: Decided) -> None:
-        self.decided.append(decided)
+        self._decided.append(decided)
         self._remembered_loads += len(decided.fleet.functions)
-        while len(self.decided) > _REMEMBERED or self._remembered_loads > _REMEMBERED_LOADS:
-            self._remembered_loads -= len(self.decided.popleft().fleet.functions)
+        while len(self._decided) > _REMEMBERED or self._remembered_loads > _REMEMBERED_LOADS:
+            self._remembered_loads -= len(self._decided.popleft().fleet.functions)
 
     def _fault(self, error: Exception) -> None:
         """A policy that faults begins anew, from what it knew at first; said once for each fault."""

@@ -285,6 +285,20 @@ def test_a_policy_thinks_while_the_loop_goes_on() -> None:
     run(scenario)
 
 
+def test_decisions_are_read_while_others_are_made() -> None:
+    """By a thread of the framework's, which a 500 would come of."""
+
+    async def scenario() -> None:
+        shop = Scaled(workers=1)
+        await shop.autoscaler.step()
+        reading = iter(shop.autoscaler.decided)
+        await shop.autoscaler.step()
+        assert len(list(reading)) == 1
+        assert len(shop.autoscaler.decided) == 2
+
+    run(scenario)
+
+
 def test_what_lies_in_host_memory_alone_is_not_taken_from_there() -> None:
     async def scenario() -> None:
         shop = Scaled(workers=0)
