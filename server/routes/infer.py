@@ -285,13 +285,14 @@ class InferRoute:
         status, body, headers = error_reply(error)
         shut, function = asked.whole.shut, asked.function
         if error.alike_s and shut is not None and function is not None and self._calls.may_shut(function):
-            shut(error.alike_s, status, body, headers, partial(self._turned_away, function, error.code))
+            count = partial(self._turned_away, function, error.code, _rows_said(asked.whole.request))
+            shut(error.alike_s, status, body, headers, count)
         asked.reply(status, body, headers)
 
-    def _turned_away(self, function: Function, code: str, requests: int) -> None:
-        """Requests for one row each, as a rule, were refused before they were read."""
+    def _turned_away(self, function: Function, code: str, rows: int, requests: int) -> None:
+        """Requests for so many rows each were refused before they were read."""
         self._metrics.of(function).turned_away(code, requests)
-        self._calls.turned_away(function, requests)
+        self._calls.turned_away(function, rows * requests)
 
     def _count(self, asked: _Asked, code: str) -> None:
         if asked.function is not None:
@@ -345,6 +346,12 @@ def _encoded(
 
 def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:
     return raw_request(function, body) if header_length == "0" else decode_request(body, header_length)
+
+
+def _rows_said(request: InferRequest | None) -> int:
+    """How many rows a request says that it has; 1 where nothing says it."""
+    shape = request.inputs[0].shape if request is not None else ()
+    return max(1, shape[0]) if shape else 1
 
 
 def _header_length(whole: WholeRequest) -> str | None:

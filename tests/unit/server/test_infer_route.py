@@ -200,6 +200,12 @@ def test_who_is_refused_for_a_while_has_its_likes_refused_unless_kept_answers_ar
         count(5)
         assert (stats.errors["deadline_exceeded"], stats.over_goal_rows, stats.fail.count) == (6, 6, 6)
 
+        many = Tensor("text", "BYTES", (8,), [b"x"] * 8)
+        whole.request, whole.alike, whole.headers = InferRequest([many]), object(), {}
+        station.route.answer(whole, lambda *reply: station.replies.append(reply))
+        shut[1][-1](2)
+        assert stats.over_goal_rows == 6 + 8 + 2 * 8
+
     run(scene)
 
 
