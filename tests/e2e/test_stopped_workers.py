@@ -385,12 +385,12 @@ def test_a_worker_of_min_that_never_gets_ready_is_tried_again_and_costs_no_answe
                     text, began_s = f"row {row}", time.monotonic()
                     assert client.predict("udf_text", [text]).values == [label_of(text)]
                     longest_s = max(longest_s, time.monotonic() - began_s)
-                    if len(held) >= 3:
+                    if len(held) >= 2:
                         break
                     time.sleep(EVERY_S)
             lost = workers(server)[1]
             assert lost["state"] != "up"
-            assert lost["restarts"] >= 2
+            assert lost["restarts"] >= 1
             assert lost["last_error"] == "it did not answer within 2 s of its start"
             assert longest_s < 2, "no row waits for the worker that never comes"
         finally:
