@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import NamedTuple
 
 from server.scheduling.lanes import Lane
 from server.scheduling.roster import Roster
@@ -42,8 +43,16 @@ def admit(
         lane.is_silent(now_s) and submission.deadline_s > now_s
     ):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
         return None
-    if _can_finish_by(now_s, submission.deadline_s, lane, workers):
-        return _queued_too_long(now_s, submission, lane, workers)
+    if _can_finish_by(submission.deadline_s, now_s, 1, lane, workers):
+        queued = _queued_too_long(now_s, submission, lane, workers)
+        if queued is None:
+            return None
+        message = (
+            f"{queued.ahead} rows wait for {spec.name} before it, "
+            f"{queued.late_s * 1000:.3g} ms too long for its deadline"
+        )
+        shut_s = queued.late_s + _SHORTER * (submission.deadline_s - now_s)
+        return Rejection("deadline_exceeded", message, predicted_finish_s=queued.finish_s, alike_s=shut_s)
     finish_s = soonest_finish_s(now_s, lane, workers)
     if finish_s is not None and finish_s > submission.deadline_s:
         late_s = finish_s - submission.deadline_s
@@ -52,38 +61,45 @@ def admit(
     return None
 
 
-def _can_finish_by(now_s: float, deadline_s: float, lane: Lane, workers: Roster) -> bool:
-    """Whether some worker surely could answer its first row by then: the first one that is found will do."""
+def _can_finish_by(latest_s: float, now_s: float, rows: int, lane: Lane, workers: Roster) -> bool:
+    """Whether some worker surely could answer so many rows by then: the first one that is found will do."""
     return any(
-        worker.free_at_s(now_s) + lane.takes_s(1, worker) <= deadline_s for worker in workers.holders(lane)
+        worker.free_at_s(now_s) + lane.takes_s(rows, worker) <= latest_s for worker in workers.holders(lane)
     )
 
 
-def _queued_too_long(now_s: float, submission: Submission, lane: Lane, workers: Roster) -> Rejection | None:
-    """Refuse interactive rows before which so many wait that the first would be late.
+class _Queued(NamedTuple):
+    """Rows before one that comes, when it would be answered, and by how much that is later than it may be."""
 
-    Let in, they would wait until their deadline and then be refused, and the batches before it would be cut
-    short to save some of them. Rows of a pool need not go to all members: how long they wait is not known.
+    ahead: int
+    finish_s: float
+    late_s: float
+
+
+def _queued_too_long(now_s: float, submission: Submission, lane: Lane, workers: Roster) -> _Queued | None:
+    """Whether before interactive rows so many wait that the first would be late for its deadline.
+
+    Those before it leave in full batches, but for the last one, in which it is too. Let in, it would wait
+    until it is late, and the batches before it would be cut short to save some of them. Rows of a pool need
+    not go to all members: how long they wait is not known.
     """
-    most = lane.spec.max_batch
-    if submission.row_class == "bulk" or type(lane) is not Lane or lane.interactive.rows <= most:
+    if submission.row_class == "bulk" or type(lane) is not Lane or not lane.interactive.rows:
         return None
-    due_s = lane.goal_s(now_s, submission)
-    ahead = lane.interactive.rows_before(submission.tenant, submission.priority, due_s)
-    if ahead <= most:
+    goal_s = lane.goal_s(now_s, submission)
+    ahead = lane.interactive.rows_before(submission.tenant, submission.priority, goal_s)
+    most, holders = lane.spec.max_batch, workers.holders(lane)
+    if not ahead or not holders:
         return None
-    holders = workers.holders(lane)
+    latest_s = submission.deadline_s - lane.margin.share * (submission.deadline_s - now_s)
+    if ahead < most and _can_finish_by(latest_s, now_s, ahead + 1, lane, workers):
+        return None
+    full, rest = divmod(ahead, most)
+    own_s = min(lane.takes_s(rest + 1, worker) for worker in holders)
+    if full:  # as batches are cut of late, where there are several
+        own_s = max(own_s, lane.typical_s)
     rows_per_s = sum(1 / lane.least_row_s(worker) for worker in holders)
-    free_s = min(worker.free_at_s(now_s) for worker in holders)
-    finish_s = free_s + ahead / rows_per_s + lane.typical_s
-    if finish_s <= submission.deadline_s:
-        return None
-    late_s = finish_s - submission.deadline_s
-    message = (
-        f"{ahead} rows wait for {lane.spec.name} before it, {late_s * 1000:.3g} ms too long for its deadline"
-    )
-    shut_s = late_s + _SHORTER * (submission.deadline_s - now_s)
-    return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s, alike_s=shut_s)
+    finish_s = min(worker.free_at_s(now_s) for worker in holders) + full * most / rows_per_s + own_s
+    return None if finish_s <= latest_s else _Queued(ahead, finish_s, finish_s - latest_s)
 
 
 def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:

@@ -309,6 +309,8 @@ class Scheduler:
         cut.took_s = max(cut.took_s, service_s)
         if cut.batches or cut.spoilt or cut.pooled is not None:
             return
+        late = sum(rows for due_s, rows in sent.dues if due_s < now_s)
+        lane.ended(sum(rows for _, rows in sent.dues), late)
         lane.policy.observe(
             BatchOutcome(
                 now_s=now_s,
@@ -316,7 +318,7 @@ class Scheduler:
                 members=cut.members,
                 latency_s=cut.took_s,
                 slo_s=lane.spec.slo_s,
-                overdue_rows=sum(rows for due_s, rows in sent.dues if due_s < now_s),
+                overdue_rows=late,
                 predicted_s=cut.predicted_s,
             )
         )
@@ -897,12 +899,14 @@ class Scheduler:
         self._queues.settle(lane, refused)
         if not refused:
             return None
+        _lost(lane, refused)
         if self._queues.is_shared:
             lane.lost(now_s)
         reason = f"{lane.key[0]} is too busy to answer before the deadline"
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
     def _expired(self, now_s: float, lane: Lane, runs: list[RowRun]) -> RefuseRows:
+        _lost(lane, runs)
         finish_s = soonest_finish_s(now_s, lane, self._workers)
         if finish_s is None:
             finish_s = soonest_after_load_s(now_s, lane, self._workers.all)
@@ -918,6 +922,11 @@ class Scheduler:
 
 def _interactive(riders: Riders) -> int:
     return sum(run.rows for _, runs in riders for run in runs if run.row_class == "interactive")
+
+
+def _lost(lane: Lane, refused: Sequence[RowRun]) -> None:
+    rows = sum(run.rows for run in refused if run.row_class == "interactive")
+    lane.ended(rows, rows)
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

@@ -25,6 +25,7 @@ from server.scheduling.policy import (
     Wait,
 )
 from server.scheduling.rhythm import Rhythm
+from server.scheduling.safety_margin import SafetyMargin
 from server.scheduling.sharing import Pace
 from server.scheduling.streams import Streams
 from server.scheduling.team import Runner, Team
@@ -85,6 +86,7 @@ class Lane:
         self.holds_bulk = False  # until the core looks again: bulk rows may not run where it looked
         self.pace = Pace()  # of the same, where pools have to know what others need
         self.rides_from_s = -math.inf  # when its rows may share a batch with other functions' again
+        self.margin = SafetyMargin()  # of rows that come while others wait
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
         self.reconfigure(spec, policy)
@@ -165,6 +167,10 @@ class Lane:
         row_goals = self.takes_s(most, runner) / (most * self.spec.slo_s)
         goals = rows * row_goals
         return late * row_goals > _LATE or (rows > most and (goals < _CROWDED or goals > 1))
+
+    def ended(self, rows: int, late: int) -> None:
+        """Interactive rows that were let in were answered or refused, `late` of them after their time."""
+        self.margin.ended(rows, late, self.spec.max_batch)
 
     def lost(self, now_s: float) -> None:
         """Interactive rows could not be answered by their deadline."""

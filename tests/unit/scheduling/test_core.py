@@ -333,9 +333,37 @@ def test_a_row_behind_more_than_can_be_answered_by_its_deadline_is_refused_when_
     assert rejection is not None
     assert rejection.code == "deadline_exceeded"
     assert "60 rows wait for f before it" in rejection.message
-    # The batch under way takes 7 ms, 60 rows 7.5 batches of it, its own another.
-    assert rejection.predicted_finish_s == pytest.approx(0.0665)
+    # The batch under way takes 7 ms, seven full ones before it as long each, and so does its own, of five.
+    assert rejection.predicted_finish_s == pytest.approx(0.063)
     assert scheduler.submit(0.001, rows(100, deadline_s=0.067)) is None
+
+
+def test_a_row_that_its_own_batch_would_make_late_is_refused_when_it_comes() -> None:
+    scheduler = overloaded(6)
+    # The batch under way ends at 7 ms, and one of seven rows takes 6.75 ms.
+    rejection = scheduler.submit(0.001, rows(99, deadline_s=0.0125, priority=-1))
+    assert rejection is not None
+    assert rejection.predicted_finish_s == pytest.approx(0.01375)
+    assert scheduler.submit(0.001, rows(100, deadline_s=0.0145, priority=-1)) is None
+
+
+def test_where_rows_that_were_let_in_were_late_those_that_have_to_queue_need_more_time() -> None:
+    def needs_s(late_s: float) -> float:
+        scheduler = core(workers=(worker(in_flight_limit=1),))
+        for turn in range(4):
+            scheduler.submit(0.2 * turn, rows(turn, 8, slo_s=0.00705))
+            (batch,) = batches(scheduler, 0.2 * turn)
+            scheduler.finished(0.2 * turn + 0.007 + late_s, batch.batch_id)
+        scheduler.submit(0.8, rows(50, 8))
+        batches(scheduler, 0.8)
+        scheduler.submit(0.8, rows(51, 6))
+        for ms in range(1, 50):
+            if scheduler.submit(0.8, rows(100 + ms, deadline_s=0.8 + ms / 1000, priority=-1)) is None:
+                return ms / 1000
+        raise AssertionError("nobody is let in")
+
+    assert needs_s(0.0) == 0.014
+    assert 0.02 <= needs_s(0.0001) <= 0.025
 
 
 def test_rows_behind_many_are_let_in_where_they_need_not_be_in_time_or_go_first() -> None:
@@ -406,7 +434,7 @@ def test_what_batches_take_is_learned_unless_they_failed() -> None:
     scheduler = core(spec(latency=latency, max_batch=8))
     for turn in range(12):
         now_s = float(turn)
-        scheduler.submit(now_s, rows(turn, 8))
+        scheduler.submit(now_s, rows(turn, 8, slo_s=0.5))
         (batch,) = batches(scheduler, now_s)
         scheduler.finished(now_s + 0.02, batch.batch_id, failed=turn % 2 == 0)
         if turn == 0:

@@ -26,6 +26,39 @@ def test_a_batch_of_which_nothing_was_predicted_or_measured_teaches_nothing(
     assert policy.observe(state, outcome) == policy.initial({})
 
 
+def uneven(*ratios: float) -> dict[str, Any]:
+    """The state after sixteen batches that took so much of what was predicted, by turns."""
+    policy = Goodput()
+    state = policy.initial({})
+    for turn in range(16):
+        outcome = BatchOutcome(NOW_S, 8, ("m",), 0.01 * ratios[turn % len(ratios)], 0.05, predicted_s=0.01)
+        state = policy.observe(state, outcome)
+    return state
+
+
+def test_a_batch_is_as_small_as_the_slowest_of_late_asks_where_a_larger_one_would_often_be_late() -> None:
+    # 15 ms are left: 25 rows as predicted, 10 where a batch takes twice as long, as each fourth one does.
+    # Rows behind the head have no more time, so that of 25 all are late each fourth time, and of 10 none.
+    seen = view([0.035] * 40, latency_s=lambda rows: 0.0025 + 0.0005 * rows)
+    assert taken(decide("goodput", seen, uneven(1.0))) == (0, 25)
+    assert taken(decide("goodput", seen, uneven(1.0, 1.0, 1.0, 2.0))) == (0, 10)
+    # One batch in sixteen is no reason.
+    assert taken(decide("goodput", seen, uneven(*[1.0] * 15, 2.0))) == (0, 25)
+
+
+def test_a_batch_stays_large_where_only_its_head_would_be_late() -> None:
+    seen = view([0.035] + [0.0] * 24, latency_s=lambda rows: 0.0025 + 0.0005 * rows)
+    assert taken(decide("goodput", seen, uneven(1.0, 1.0, 1.0, 2.0))) == (0, 25)
+
+
+def test_of_a_long_queue_on_an_uneven_machine_heads_are_looked_at_evenly() -> None:
+    # 6 ms are left to the first 90 of a thousand rows, 50 ms to the others.
+    seen = view([0.044] * 90 + [0.0] * 910, sizes=(1, 64))
+    skip, size = taken(decide("goodput", seen, uneven(1.0, 1.2)))
+    assert size == 64
+    assert 90 <= skip <= 90 + 1000 // 16
+
+
 def test_a_lone_row_runs_at_once() -> None:
     assert taken(decide("goodput", view([0.0]))) == (0, 1)
 
