@@ -166,8 +166,9 @@ bench-offline: $(READY) ## A scan beside online rows: backfill and INFaaS's thre
 bench-fairness: $(READY) ## A caller of 20 rows a second beside one with a million, in the simulator and live (FLAGS='--parts simulated')
 	$(BIN)/python -m tests.benchmarks.fairness $(FLAGS)
 
-bench-schedule: $(READY) ## Every batching policy in the simulator; the same cells with ensembles of three
+bench-schedule: $(READY) ## Every batching policy in the simulator; on uneven devices; with ensembles of three
 	$(BIN)/python -m tests.benchmarks.schedule
+	$(BIN)/python -m tests.benchmarks.schedule_uneven
 	$(BIN)/python -m tests.benchmarks.schedule_ensembles
 
 bench-residency: $(READY) ## Which models a device holds: every placement policy in the simulator (FLAGS=--quick)
