@@ -43,6 +43,8 @@ __all__ = ["score_connection", "score_table"]
 
 _FLOATS = re.compile(r"FLOAT\[(\d+)\]")
 _ANSWERS = "ml_udf_answers"  # of this cursor alone
+# Constraints that the answers violate, whoever else writes.
+_OF_THE_ANSWERS = re.compile(r"(CHECK|NOT NULL) constraint failed")
 SEGMENT_PAGES = 64
 STATEMENT_BYTES = 32 << 20  # of vectors, which are copied for it
 CONFLICT_PATIENCE_S = 20.0  # with other cursors, each of which may write for seconds
@@ -179,9 +181,9 @@ class _DuckDbStore:
         while True:
             try:
                 return self._stored(page, answers)
-            except (duckdb.TransactionException, duckdb.ConstraintException):
+            except (duckdb.TransactionException, duckdb.ConstraintException) as error:
                 # ON CONFLICT does not see a key that another transaction has just stored: it fails instead.
-                if time.monotonic() >= give_up_s:
+                if _OF_THE_ANSWERS.search(str(error)) or time.monotonic() >= give_up_s:
                     raise
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_CONFLICT_PAUSE_S)

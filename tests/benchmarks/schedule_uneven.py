@@ -76,8 +76,8 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--rules", default=",".join(_RULES))
     flags = parser.parse_args()

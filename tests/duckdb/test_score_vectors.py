@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import duckdb
@@ -59,7 +60,6 @@ def test_many_vectors_are_stored_by_several_statements_that_all_count_or_none(
     con: duckdb.DuckDBPyConnection, typed: TypedServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("ml_udf.duckdb.scoring.STATEMENT_BYTES", 2 * 4 * 4)  # two vectors
-    monkeypatch.setattr("ml_udf.duckdb.scoring.CONFLICT_PATIENCE_S", 0.1)
     texts: list[str | None] = ["a", "bb", "ccc", "dddd", "eeeee"]
     con.execute("CREATE TABLE texts (id INTEGER PRIMARY KEY, t VARCHAR, v FLOAT[4], v_error VARCHAR)")
     con.execute(
@@ -72,6 +72,20 @@ def test_many_vectors_are_stored_by_several_statements_that_all_count_or_none(
     assert scored(con, typed, output="v").answered == 5
     found = con.execute("SELECT v FROM texts ORDER BY id").fetchall()
     assert [vector for (vector,) in found] == [pytest.approx(vector_of(text or "")) for text in texts]
+
+
+@pytest.mark.parametrize("constraint", ["CHECK (value IS NULL)", "NOT NULL"])
+def test_answers_that_violate_a_constraint_are_tried_once_and_it_is_named(
+    con: duckdb.DuckDBPyConnection, typed: TypedServer, monkeypatch: pytest.MonkeyPatch, constraint: str
+):
+    monkeypatch.setattr(
+        "ml_udf.duckdb.scoring.CONFLICT_PAUSE_S", math.inf
+    )  # whoever waits raises OverflowError
+    make_texts(con, "INTEGER", ["a", "missing"])
+    con.execute(f"CREATE TABLE strict (id INTEGER PRIMARY KEY, value FLOAT[4] {constraint}, error VARCHAR)")
+    with pytest.raises(duckdb.ConstraintException, match=constraint.partition(" (")[0]):
+        scored(con, typed, result_table="strict")
+    assert con.execute("SELECT count(*) FROM strict").fetchall() == [(0,)]
 
 
 def test_a_table_of_vectors_is_made(con: duckdb.DuckDBPyConnection, typed: TypedServer):
