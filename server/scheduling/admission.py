@@ -17,6 +17,7 @@ from server.scheduling.worker_state import WorkerState
 __all__ = ["admit", "room", "soonest_after_load_s", "soonest_finish_s"]
 
 _SHORTER = 0.05  # of its time: by so much a queue gets shorter before others are looked at again
+_TOLD_MARGIN = 0.005  # in whole percent, what is less is none
 _BULK_SHARE = 0.75  # of the bounds: scans that fill their part of the queue leave interactive rows theirs
 
 
@@ -51,6 +52,8 @@ def admit(
             f"{queued.ahead} rows wait for {spec.name} before it, "
             f"{queued.late_s * 1000:.3g} ms too long for its deadline"
         )
+        if lane.margin.share >= _TOLD_MARGIN:
+            message += f" less {lane.margin.share:.0%}, because rows that were let in have been late"
         shut_s = queued.late_s + _SHORTER * (submission.deadline_s - now_s)
         return Rejection("deadline_exceeded", message, predicted_finish_s=queued.finish_s, alike_s=shut_s)
     finish_s = soonest_finish_s(now_s, lane, workers)

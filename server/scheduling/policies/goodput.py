@@ -165,9 +165,10 @@ def _choices(
         budget_s = run.due_s - start
         large = fitting(budget_s / correction, large, most)
         small = large if in_time is None else fitting(budget_s / slowest, small, most)
-        choices.append(choice(skip, large))
-        if small != large:
-            choices.insert(-1 if (other := choice(skip, small)) > choices[-1] else len(choices), other)
+        if small == large:
+            choices.append(choice(skip, large))
+        else:
+            choices += sorted((choice(skip, large), choice(skip, small)), reverse=True)
         if small == most:
             break
         skip += run.rows

@@ -348,7 +348,8 @@ def test_a_row_that_its_own_batch_would_make_late_is_refused_when_it_comes() -> 
 
 
 def test_where_rows_that_were_let_in_were_late_those_that_have_to_queue_need_more_time() -> None:
-    def needs_s(late_s: float) -> float:
+    def needs(late_s: float) -> tuple[float, str]:
+        """So many seconds, and why a millisecond less is refused."""
         scheduler = core(workers=(worker(in_flight_limit=1),))
         for turn in range(4):
             scheduler.submit(0.2 * turn, rows(turn, 8, slo_s=0.00705))
@@ -357,13 +358,18 @@ def test_where_rows_that_were_let_in_were_late_those_that_have_to_queue_need_mor
         scheduler.submit(0.8, rows(50, 8))
         batches(scheduler, 0.8)
         scheduler.submit(0.8, rows(51, 6))
+        reason = ""
         for ms in range(1, 50):
-            if scheduler.submit(0.8, rows(100 + ms, deadline_s=0.8 + ms / 1000, priority=-1)) is None:
-                return ms / 1000
+            refused = scheduler.submit(0.8, rows(100 + ms, deadline_s=0.8 + ms / 1000, priority=-1))
+            if refused is None:
+                return ms / 1000, reason
+            reason = refused.message
         raise AssertionError("nobody is let in")
 
-    assert needs_s(0.0) == 0.014
-    assert 0.02 <= needs_s(0.0001) <= 0.025
+    assert needs(0.0) == (0.014, "6 rows wait for f before it, 0.75 ms too long for its deadline")
+    needed_s, reason = needs(0.0001)
+    assert 0.02 <= needed_s <= 0.025
+    assert reason.endswith("its deadline less 29%, because rows that were let in have been late")
 
 
 def test_rows_behind_many_are_let_in_where_they_need_not_be_in_time_or_go_first() -> None:
