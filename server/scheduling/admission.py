@@ -44,7 +44,7 @@ def admit(
         lane.is_silent(now_s) and submission.deadline_s > now_s
     ):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
         return None
-    if _can_finish_by(submission.deadline_s, now_s, 1, lane, workers):
+    if _can_finish_by(now_s, submission.deadline_s, 1, lane, workers):
         queued = _queued_too_long(now_s, submission, lane, workers)
         if queued is None:
             return None
@@ -64,7 +64,7 @@ def admit(
     return None
 
 
-def _can_finish_by(latest_s: float, now_s: float, rows: int, lane: Lane, workers: Roster) -> bool:
+def _can_finish_by(now_s: float, latest_s: float, rows: int, lane: Lane, workers: Roster) -> bool:
     """Whether some worker surely could answer so many rows by then: the first one that is found will do."""
     return any(
         worker.free_at_s(now_s) + lane.takes_s(rows, worker) <= latest_s for worker in workers.holders(lane)
@@ -94,7 +94,7 @@ def _queued_too_long(now_s: float, submission: Submission, lane: Lane, workers: 
     if not ahead or not holders:
         return None
     latest_s = submission.deadline_s - lane.margin.share * (submission.deadline_s - now_s)
-    if ahead < most and _can_finish_by(latest_s, now_s, ahead + 1, lane, workers):
+    if ahead < most and _can_finish_by(now_s, latest_s, ahead + 1, lane, workers):
         return None
     full, rest = divmod(ahead, most)
     own_s = min(lane.takes_s(rest + 1, worker) for worker in holders)

@@ -899,14 +899,14 @@ class Scheduler:
         self._queues.settle(lane, refused)
         if not refused:
             return None
-        _lost(lane, refused)
+        _ended_late(lane, refused)
         if self._queues.is_shared:
             lane.lost(now_s)
         reason = f"{lane.key[0]} is too busy to answer before the deadline"
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
     def _expired(self, now_s: float, lane: Lane, runs: list[RowRun]) -> RefuseRows:
-        _lost(lane, runs)
+        _ended_late(lane, runs)
         finish_s = soonest_finish_s(now_s, lane, self._workers)
         if finish_s is None:
             finish_s = soonest_after_load_s(now_s, lane, self._workers.all)
@@ -924,7 +924,7 @@ def _interactive(riders: Riders) -> int:
     return sum(run.rows for _, runs in riders for run in runs if run.row_class == "interactive")
 
 
-def _lost(lane: Lane, refused: Sequence[RowRun]) -> None:
+def _ended_late(lane: Lane, refused: Sequence[RowRun]) -> None:
     rows = sum(run.rows for run in refused if run.row_class == "interactive")
     lane.ended(rows, rows)
 

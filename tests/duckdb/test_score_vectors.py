@@ -78,9 +78,7 @@ def test_many_vectors_are_stored_by_several_statements_that_all_count_or_none(
 def test_answers_that_violate_a_constraint_are_tried_once_and_it_is_named(
     con: duckdb.DuckDBPyConnection, typed: TypedServer, monkeypatch: pytest.MonkeyPatch, constraint: str
 ):
-    monkeypatch.setattr(
-        "ml_udf.duckdb.scoring.CONFLICT_PAUSE_S", math.inf
-    )  # whoever waits raises OverflowError
+    monkeypatch.setattr("ml_udf.duckdb.scoring.CONFLICT_PAUSE_S", math.inf)  # no sleep: an OverflowError
     make_texts(con, "INTEGER", ["a", "missing"])
     con.execute(f"CREATE TABLE strict (id INTEGER PRIMARY KEY, value FLOAT[4] {constraint}, error VARCHAR)")
     with pytest.raises(duckdb.ConstraintException, match=constraint.partition(" (")[0]):
