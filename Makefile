@@ -9,7 +9,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 
 .DEFAULT_GOAL := help
 # Every chore is a name and no file.
-.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
+CHORES := $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
+.PHONY: $(CHORES)
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -34,7 +35,13 @@ test: ## All tests, on PostgreSQL clusters of their own, in three processes (PRO
 # What pip and apt bring comes while the code is looked over and the tests are compiled: each of their processes
 # would compile them all.
 .PHONY: test-ready tests-compiled
-test-ready: $(READY) packages foreign lint tests-compiled
+test-ready: $(READY) packages foreign compiled lint tests-compiled
+
+# Benchmarks measure what ships.
+$(filter bench-%,$(CHORES)): compiled
+
+compiled: $(READY) ## What decides, compiled by mypyc, where a C compiler is
+	@$(BIN)/python -m server.compiled.build || true # it decides in Python then
 
 tests-compiled: $(READY)
 	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true # the tests themselves say what is wrong

@@ -1,4 +1,4 @@
-"""What a package's build does beside packing: the modules in C are compiled, where that can be done.
+"""What a package's build does beside packing: it compiles the modules in C and what decides, where it can.
 
 Where it cannot, the package is a pure one, and what is written in Python serves in their place.
 `ML_UDF_PURE=1` leaves them out.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,13 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Extensions(BuildHookInterface[Any]):
-    """Compiles what server/extensions.py names; never fails for want of a compiler."""
+    """Compiles what server/extensions.py and server/compiled name; never fails for want of a compiler."""
+
+    def dependencies(self) -> list[str]:
+        """See hatchling: what compiles the core."""
+        if os.environ.get("ML_UDF_PURE") or not any(map(shutil.which, ("cc", "gcc", "clang"))):
+            return []
+        return ["mypy==2.4.1", "setuptools>=77"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See hatchling."""
@@ -39,3 +47,16 @@ class Extensions(BuildHookInterface[Any]):
                 build_data["pure_python"] = False
                 build_data["infer_tag"] = True
                 build_data["artifacts"].append(str(built.relative_to(self.root)))
+        if version != "editable":
+            self._compile_core(build_data)
+
+    def _compile_core(self, build_data: dict[str, Any]) -> None:
+        """It takes a minute: who installs the sources as they stand compiles it when it is wanted."""
+        command = [sys.executable, "-m", "server.compiled.build"]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            self.app.display_warning(f"ml_udf: {done.stderr.strip()}")
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["artifacts"].append("server/compiled/made/")

@@ -15,7 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ANSWERS", "EXTENSIONS", "FRONT", "HOW_TO_BUILD", "Extension", "NotBuilt", "build", "is_current"]
+__all__ = [
+    "ANSWERS",
+    "EXTENSIONS",
+    "FRONT",
+    "HOW_TO_BUILD",
+    "Extension",
+    "NotBuilt",
+    "build",
+    "c_compiler",
+    "is_current",
+    "python_headers",
+]
 
 HOW_TO_BUILD = "with a C compiler and Python's headers: python -m server.extensions, or install ml_udf again"
 _SERVER = Path(__file__).parent
@@ -75,14 +86,10 @@ def build(extension: Extension, folder: Path | None = None, more_flags: Sequence
     if not sys.platform.startswith("linux"):
         raise NotBuilt(f"{extension.title} is built on Linux alone")
     folder = (folder or extension.folder).resolve()
-    include = Path(sysconfig.get_path("include"))
-    if not (include / "Python.h").is_file():
-        raise NotBuilt(
-            f"Python's headers are missing from {include}: apt-get install python3-dev, or the like"
-        )
+    include = python_headers()
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{extension.name}-") as name:
         made = Path(name) / extension.file
-        command = [_compiler(), *_FLAGS, *more_flags, f"-I{include}", *extension.sources, "-o", str(made)]
+        command = [c_compiler(), *_FLAGS, *more_flags, f"-I{include}", *extension.sources, "-o", str(made)]
         try:
             done = subprocess.run(
                 command, cwd=extension.folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -105,7 +112,18 @@ def is_current(extension: Extension) -> bool:
     return all(source.stat().st_mtime_ns <= built for source in sources)
 
 
-def _compiler() -> str:
+def python_headers() -> Path:
+    """The folder of Python.h. Raises `NotBuilt`."""
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        raise NotBuilt(
+            f"Python's headers are missing from {include}: apt-get install python3-dev, or the like"
+        )
+    return include
+
+
+def c_compiler() -> str:
+    """The command. Raises `NotBuilt`."""
     for command in ("cc", "gcc", "clang"):
         if shutil.which(command) is not None:
             return command

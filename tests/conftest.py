@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import signal
 import tempfile
@@ -10,6 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Tests put other objects in the place of parts of what decides: here its sources serve, and
+# in servers what was compiled. Before anything imports `server`.
+with pytest.MonkeyPatch.context() as _patch:
+    _patch.setenv("ML_UDF_CORE", os.environ.get("ML_UDF_CORE", "python"))
+    import server as _  # noqa: F401
 
 from ml_udf.cli import pg_extension
 from ml_udf.cli.pg_module import MODULE, build_module

@@ -146,7 +146,7 @@ def _check_sources(client: Client) -> Iterator[Finding]:
 
 
 def _check_front(client: Client) -> Iterator[Finding]:
-    """Which of the two fronts reads the server's connections, and which store keeps its answers."""
+    """What reads the server's connections, keeps its answers, and decides, and why these."""
     try:
         told = client.get("/v1/front")
     except (Forbidden, Unauthorized, UnknownFunction):  # another's to see; a server older than this
@@ -154,6 +154,8 @@ def _check_front(client: Client) -> Iterator[Finding]:
     yield found(f"its {told['front']} front reads the connections: {told['why']}")
     if (store := told.get("answer_store")) is not None:
         yield found(f"its {store['name']} store keeps answers: {store['why']}")
+    if (core := told.get("core")) is not None:
+        yield found(f"its {core['name']} core decides: {core['why']}")
 
 
 def _check_workers(client: Client) -> Iterator[Finding]:

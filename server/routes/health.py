@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from server.compiled.finder import chosen_core
 from server.http.replies import json_reply
 from server.observability.metrics import CONTENT_TYPE
 from server.services import SeenOf, ServicesOf
@@ -27,13 +28,21 @@ def ready(services: ServicesOf) -> Response:
 
 @router.get("/v1/front")
 def front(services: ServicesOf) -> Response:
-    """What reads the connections and what keeps answers, `native` or `python`, each with its reason.
+    """What reads the connections, keeps answers, and decides: in Python or not, each with its reason.
 
     `answer_store`: null where no answers are kept.
     """
     store = services.answer_store
     told = None if store is None else {"name": store.name, "why": store.why}
-    return json_reply({"front": services.front.name, "why": services.front.why, "answer_store": told})
+    core = chosen_core()
+    return json_reply(
+        {
+            "front": services.front.name,
+            "why": services.front.why,
+            "answer_store": told,
+            "core": {"name": core.name, "why": core.why},
+        }
+    )
 
 
 @router.get("/metrics")

@@ -251,7 +251,7 @@ class TenantQueue:
         while True:
             rank = self._ranks[0]
             tenant = rank[4]
-            if self._rank_of.get(tenant) is not rank:
+            if self._rank_of.get(tenant) != rank:
                 heappop(self._ranks)
             elif self._begins_s(tenant) > rank[1]:
                 self._rank(tenant)

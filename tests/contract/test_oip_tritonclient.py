@@ -260,3 +260,5 @@ def test_infer_and_everything_else_take_turns_on_one_connection(oip_server: Infe
     connection.close()
     assert told["front"] == ("native" if "native" in oip_server.home.name else "python")
     assert told["why"]
+    assert told["core"]["name"] in ("compiled", "python")
+    assert told["core"]["why"]

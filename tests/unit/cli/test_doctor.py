@@ -73,6 +73,12 @@ def test_it_is_said_which_store_keeps_answers_and_why() -> None:
     (_,) = _check_front(cast(Client, Fronted({**told, "answer_store": None})))
 
 
+def test_it_is_said_which_core_decides_and_why() -> None:
+    told = {"front": "python", "why": "-", "core": {"name": "compiled", "why": "it is built here"}}
+    _, finding = _check_front(cast(Client, Fronted(told)))
+    assert finding.text == "its compiled core decides: it is built here"
+
+
 @pytest.mark.parametrize(
     ("states", "said"),
     [
