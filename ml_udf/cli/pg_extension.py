@@ -44,6 +44,7 @@ _LRU = ("__init__", "packing", "policies/__init__", "policies/demand", "policies
 _ONLY = {
     "server": (
         *("__init__.py", "record.py", "policy_names.py", "ensemble/"),
+        *(f"compiled/{name}.py" for name in ("__init__", "finder", "modules")),  # Python serves there
         *(f"placement/{name}.py" for name in _LRU),
     )
 }
