@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -71,15 +71,20 @@ def check_input(manifest: Manifest, runtime: Runtime) -> None:
         )
 
 
-def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = lambda: False) -> None:
-    """First passes: kernels are chosen, memory is laid in, the shape of the answers is seen.
+def warm_up(
+    network: Network,
+    manifest: Manifest,
+    is_cancelled: IsCancelled = lambda: False,
+    passes: Sequence[int] = _WARM_UP_ROWS,
+) -> None:
+    """First passes, of so many rows each: kernels are chosen, memory is laid in, the answers' shape is seen.
 
     Raises `ModelUnusable` when a row does not get finite numbers, as many as its own task is made of;
     `Cancelled` between two passes.
     """
     task, said = task_named(manifest.task), manifest.features.width
     sizes = [network.pixels] if network.pixels else []
-    for most_rows in _WARM_UP_ROWS:
+    for most_rows in passes:
         check(is_cancelled)
         rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
         found = network.warm_up(rows)

@@ -181,7 +181,7 @@ def test_ctrl_c_while_it_stays_ends_every_process(second: Run) -> None:
 
 def test_training_that_was_interrupted_goes_on_in_the_next_run(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    flags = ("--epochs=6", "--no-postgres")
+    flags = ("--epochs=3", "--no-postgres")
 
     def epochs() -> int:
         """How far the job is: grows with every epoch that its journal has a verdict on."""
