@@ -36,7 +36,6 @@ __all__ = ["Checked", "checked", "recognised", "staged"]
 
 _MOST_PIXELS = 64_000_000
 _SAMPLES = 4
-_PASSES = (1, 2)  # rows: enough to see that it answers each, and 64 large pictures would take a while
 _TEXTS = (
     b"The soup is hot.",
     b"How do I reset my password?",
@@ -110,7 +109,7 @@ def checked(manifest: Manifest, found: Recognised) -> Checked:
     Raises `ModelUnusable` where it cannot be loaded, or answers otherwise than its source.
     """
     network = load_network(manifest, find_device("cpu", threads=1))
-    warm_up(network, manifest, passes=_PASSES)
+    warm_up(network, manifest)
     if found.reference is None:
         return Checked(0, None, found.bound, network.resident_bytes)
     rows = list(found.samples) or _samples(manifest)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,7 +27,8 @@ __all__ = [
 ]
 
 _PLAIN_FORMS = ("text", "row")  # of rows that are no pictures
-_WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
+_WARM_UP_ROWS = 64  # a piece of a CPU's size
+_WARM_UP_S = 0.5  # about as long as the pass of several rows may take: of large pictures 64 take many seconds
 
 
 def import_runtime(manifest: Manifest) -> None:
@@ -71,23 +74,24 @@ def check_input(manifest: Manifest, runtime: Runtime) -> None:
         )
 
 
-def warm_up(
-    network: Network,
-    manifest: Manifest,
-    is_cancelled: IsCancelled = lambda: False,
-    passes: Sequence[int] = _WARM_UP_ROWS,
-) -> None:
-    """First passes, of so many rows each: kernels are chosen, memory is laid in, the answers' shape is seen.
+def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = lambda: False) -> None:
+    """First passes: kernels are chosen, memory is laid in, the shape of the answers is seen.
+
+    One row, the same again, which tells what a row takes, and as many as there is time for, two at least.
 
     Raises `ModelUnusable` when a row does not get finite numbers, as many as its own task is made of;
     `Cancelled` between two passes.
     """
     task, said = task_named(manifest.task), manifest.features.width
     sizes = [network.pixels] if network.pixels else []
-    for most_rows in passes:
+    row_s = math.inf
+    for most_rows in (1, 1, _WARM_UP_ROWS):
         check(is_cancelled)
-        rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
+        in_time = max(2, int(min(_WARM_UP_S / row_s, _WARM_UP_ROWS)))
+        rows = min(most_rows, in_time, rows_that_fit(sizes, is_cuda=False))
+        began_s = time.monotonic()
         found = network.warm_up(rows)
+        row_s = max(time.monotonic() - began_s, 1e-6)
         width = width_of(network, task.reads, len(manifest.classes))
         _check_width(manifest, task, width)
         if found.shape != (rows, width):

@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -253,15 +254,32 @@ def test_every_architecture_takes_a_width(architecture: str) -> None:
 def test_a_model_of_very_large_pictures_takes_few_of_them_at_once(model: Path) -> None:
     change(model, lambda m: m["input"].update(height=4096, width=4096))
     manifest = read_manifest(str(model))
-    network = load_network(manifest, CPU)
-    asked: list[int] = []
+    network = Counting(load_network(manifest, CPU).pixels, len(manifest.classes))
+    warm_up(network, manifest)  # type: ignore[arg-type]  # all that a warm-up needs
+    assert network.asked == [1, 1, 1]
 
-    class Counting:
-        pixels = network.pixels
 
-        def warm_up(self, rows: int) -> np.ndarray:
-            asked.append(rows)
-            return np.full((rows, len(manifest.classes)), 0.25, np.float32)
+@pytest.mark.parametrize(("row_s", "last"), [(0.001, 64), (0.1, 5), (1.0, 2)])
+def test_the_longer_a_row_takes_the_fewer_a_warm_up_asks(
+    model: Path, monkeypatch: pytest.MonkeyPatch, row_s: float, last: int
+) -> None:
+    manifest = read_manifest(str(model))
+    network = Counting((32, 32), len(manifest.classes), row_s)
+    monkeypatch.setattr("gpu_worker.networks.loader.time", SimpleNamespace(monotonic=lambda: network.now_s))
+    warm_up(network, manifest)  # type: ignore[arg-type]  # all that a warm-up needs
+    assert network.asked == [1, 1, last]
 
-    warm_up(Counting(), manifest)  # type: ignore[arg-type]  # all that a warm-up needs
-    assert asked == [1, 1]
+
+class Counting:
+    """A network that counts what it is asked; each row takes `row_s`."""
+
+    def __init__(self, pixels: tuple[int, int] | None, classes: int, row_s: float = 0.0) -> None:
+        self.pixels = pixels
+        self.asked: list[int] = []
+        self.now_s = 0.0
+        self._classes, self._row_s = classes, row_s
+
+    def warm_up(self, rows: int) -> np.ndarray:
+        self.asked.append(rows)
+        self.now_s += rows * self._row_s
+        return np.full((rows, self._classes), 0.25, np.float32)
