@@ -122,8 +122,8 @@ def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane
 
 def room(spec: FunctionSpec, lanes: Collection[Lane]) -> tuple[float, float]:
     """How many interactive rows and bytes may still join a function's `lanes`, where some wait already."""
-    rows = spec.max_queued_rows - sum(lane.rows - lane.bulk.rows for lane in lanes)
-    nbytes = spec.max_queued_bytes - sum(lane.nbytes - lane.bulk.nbytes for lane in lanes)
+    rows = float(spec.max_queued_rows) - sum(lane.rows - lane.bulk.rows for lane in lanes)
+    nbytes = float(spec.max_queued_bytes) - sum(lane.nbytes - lane.bulk.nbytes for lane in lanes)
     bulk_rows, bulk_bytes = sum(lane.bulk.rows for lane in lanes), sum(lane.bulk.nbytes for lane in lanes)
     return (
         rows - min(bulk_rows, _BULK_SHARE * spec.max_queued_rows),

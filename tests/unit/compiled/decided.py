@@ -12,6 +12,7 @@ from random import Random
 
 from server.compiled.finder import chosen_core
 from server.scheduling.arbitration import MostInTime
+from server.scheduling.core import Slice
 from server.scheduling.simulation.arrivals import bursty
 from server.scheduling.simulation.simulator import (
     FunctionLoad,
@@ -20,6 +21,7 @@ from server.scheduling.simulation.simulator import (
     Workload,
     simulate,
 )
+from tests.unit.scheduling.cores import batches, core, rows, spec, worker
 from tests.unit.scheduling.test_following_functions import BEST_RATE, following, run
 from tests.unit.scheduling.views import affine
 
@@ -28,7 +30,7 @@ SELECTIONS = ("value", "gear", "slackfit", "async", "all")
 
 
 def main() -> None:
-    decided = {name: _digest(result) for name, result in _cases()}
+    decided = {name: _digest(result) for name, result in _cases()} | {"asked": _asked()}
     print(json.dumps({"core": chosen_core().name, "decided": decided}))  # noqa: T201  # a script's word
 
 
@@ -53,6 +55,30 @@ def _cases() -> Iterator[tuple[str, SimulationResult]]:
             f"select {policy}",
             run(following("e", policy, 1.1 * BEST_RATE, 0.5), following("f", policy, 500, 0.5)),
         )
+
+
+def _asked() -> str:
+    """All that a dispatcher asks of a core and tells it, beside what the simulator does."""
+    scheduler = core(spec("f"), spec("g"), workers=(worker("w", "f", "g"), worker("v", "g")))
+    said: list[object] = []
+    for number in range(40):
+        now_s = 0.004 * number
+        function, row_class = "fg"[number % 2], ("interactive", "bulk")[number % 5 == 0]
+        submission = rows(number, 1 + number % 7, function, row_class=row_class)
+        said.append(scheduler.submit(now_s, submission))
+        said += [scheduler.room("f"), scheduler.room("g"), scheduler.queue_depth(), scheduler.waiting()]
+        said += [scheduler.backlog_s(now_s), scheduler.saved_s("f", "", 7), scheduler.shares(now_s)]
+        said += [scheduler.hung(now_s, 0.01), sorted(scheduler.doubtful(now_s)), scheduler.take_faults()]
+        if number % 4 == 1:
+            said.append(scheduler.cancel_part(now_s, Slice(number, 0, 1)))
+        if number % 9 == 2:
+            said += [scheduler.cancel(now_s, number), scheduler.take_back(now_s, number - 1)]
+        sent = batches(scheduler, now_s)
+        said.append(sent)
+        for batch in sent[:1]:
+            scheduler.finished(now_s + 0.003, batch.batch_id)
+    said.append(scheduler.remove(1.0, "f"))
+    return repr(said)
 
 
 def _digest(result: SimulationResult) -> str:

@@ -87,7 +87,8 @@ def decided(core: str) -> dict[str, Any]:
         env={**os.environ, "ML_UDF_CORE": core},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
