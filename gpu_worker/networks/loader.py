@@ -77,18 +77,21 @@ def check_input(manifest: Manifest, runtime: Runtime) -> None:
 def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = lambda: False) -> None:
     """First passes: kernels are chosen, memory is laid in, the shape of the answers is seen.
 
-    One row, the same again, which tells what a row takes, and as many as there is time for, two at least.
+    One row, the same again, which tells what a row takes, and many: as many as run together where that tells
+    what memory they take, and elsewhere as many as there is time for, two at least.
 
     Raises `ModelUnusable` when a row does not get finite numbers, as many as its own task is made of;
     `Cancelled` between two passes.
     """
     task, said = task_named(manifest.task), manifest.features.width
     sizes = [network.pixels] if network.pixels else []
+    cold_bytes = network.resident_bytes
     row_s = math.inf
     for most_rows in (1, 1, _WARM_UP_ROWS):
         check(is_cancelled)
-        in_time = max(2, int(min(_WARM_UP_S / row_s, _WARM_UP_ROWS)))
-        rows = min(most_rows, in_time, rows_that_fit(sizes, is_cuda=False))
+        rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
+        if network.resident_bytes == cold_bytes:
+            rows = min(rows, max(2, int(min(_WARM_UP_S / row_s, _WARM_UP_ROWS))))
         began_s = time.monotonic()
         found = network.warm_up(rows)
         row_s = max(time.monotonic() - began_s, 1e-6)

@@ -40,7 +40,7 @@ def main() -> None:
         return
     try:
         print(build())  # noqa: T201  # a script's word
-    except NotBuilt as error:
+    except (NotBuilt, OSError) as error:  # a folder that may not be written to, too
         sys.exit(f"the core is not compiled, and decides in Python: {error}")
 
 

@@ -28,13 +28,12 @@ _MORE = (
     "server.ensemble.worths",
 )
 _INTERPRETED = {
-    "server.ensemble.selection",
+    "server.ensemble.selection",  # what policies of users see
     "server.scheduling.policies.by_name",  # looks for modules of users
-    "server.scheduling.policies.ewma_code",
     "server.scheduling.policies.guarded",  # runs what users wrote
-    "server.scheduling.policy",
-    "server.scheduling.stragglers",
-    "server.scheduling.terms",
+    "server.scheduling.policy",  # what policies of users see
+    "server.scheduling.stragglers",  # generic dataclasses
+    "server.scheduling.terms",  # records that cross the wall
 }
 
 

@@ -270,11 +270,30 @@ def test_the_longer_a_row_takes_the_fewer_a_warm_up_asks(
     assert network.asked == [1, 1, last]
 
 
+def test_where_a_warm_up_tells_what_memory_rows_take_it_asks_as_many_as_run_together(model: Path) -> None:
+    manifest = read_manifest(str(model))
+    network = Counting((32, 32), len(manifest.classes), 1.0, measures=True)
+    warm_up(network, manifest)  # type: ignore[arg-type]  # all that a warm-up needs
+    assert network.asked == [1, 1, 64]
+    slow = load_network(manifest, CPU)
+    warm_up(slow, manifest)
+    assert slow.resident_bytes > 64 * 3 * 32 * 32 * 4, "the rows of a whole piece"
+
+
 class Counting:
     """A network that counts what it is asked; each row takes `row_s`."""
 
-    def __init__(self, pixels: tuple[int, int] | None, classes: int, row_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        pixels: tuple[int, int] | None,
+        classes: int,
+        row_s: float = 0.0,
+        *,
+        measures: bool = False,
+    ) -> None:
         self.pixels = pixels
+        self.resident_bytes = 1000
+        self._measures = measures
         self.asked: list[int] = []
         self.now_s = 0.0
         self._classes, self._row_s = classes, row_s
@@ -282,4 +301,5 @@ class Counting:
     def warm_up(self, rows: int) -> np.ndarray:
         self.asked.append(rows)
         self.now_s += rows * self._row_s
+        self.resident_bytes += rows * self._measures
         return np.full((rows, self._classes), 0.25, np.float32)
