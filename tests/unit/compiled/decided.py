@@ -25,7 +25,7 @@ from tests.unit.scheduling.cores import batches, core, rows, spec, worker
 from tests.unit.scheduling.test_following_functions import BEST_RATE, following, run
 from tests.unit.scheduling.views import affine
 
-POLICIES = ("goodput", "clockwork", "window", "greedy", "aimd", "ewma", "quantile")
+POLICIES = ("goodput", "clockwork", "window", "greedy", "aimd", "ewma", "ewma-code", "quantile")
 SELECTIONS = ("value", "gear", "slackfit", "async", "all")
 
 
