@@ -67,7 +67,7 @@ soak-front: $(READY) ## Ten million requests and clients that vanish: memory, an
 	$(BIN)/python -m tests.stress.soak $(FLAGS)
 
 wheels: $(READY) ## A wheel for this machine, with the modules in C, and a pure one, into dist/
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	ML_UDF_WHEEL=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	ML_UDF_PURE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 mutation: $(READY) ## Seed faults into the core, one at a time: does a unit test notice? (20 minutes)

@@ -1,14 +1,14 @@
 """What a package's build does beside packing: it compiles the modules in C and what decides, where it can.
 
 Where it cannot, the package is a pure one, and what is written in Python serves in their place.
-`ML_UDF_PURE=1` leaves them out.
+`ML_UDF_PURE=1` leaves them out. What decides is compiled where `ML_UDF_WHEEL=1` asks for it, as `make wheels`
+does: nobody who installs from sources shall wait for that.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +22,7 @@ class Extensions(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """See hatchling: what compiles the core."""
-        if os.environ.get("ML_UDF_PURE") or not any(map(shutil.which, ("cc", "gcc", "clang"))):
-            return []
-        return ["mypy==2.4.1", "setuptools>=77"]
+        return ["mypy==2.4.1", "setuptools>=77"] if os.environ.get("ML_UDF_WHEEL") else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See hatchling."""
@@ -47,11 +45,11 @@ class Extensions(BuildHookInterface[Any]):
                 build_data["pure_python"] = False
                 build_data["infer_tag"] = True
                 build_data["artifacts"].append(str(built.relative_to(self.root)))
-        if version != "editable":
+        if os.environ.get("ML_UDF_WHEEL"):
             self._compile_core(build_data)
 
     def _compile_core(self, build_data: dict[str, Any]) -> None:
-        """It takes a minute: who installs the sources as they stand compiles it when it is wanted."""
+        """A minute's work."""
         command = [sys.executable, "-m", "server.compiled.build"]
         done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -26,6 +26,7 @@ __all__ = [
     "c_compiler",
     "is_current",
     "python_headers",
+    "run_compiler",
 ]
 
 HOW_TO_BUILD = "with a C compiler and Python's headers: python -m server.extensions, or install ml_udf again"
@@ -90,14 +91,7 @@ def build(extension: Extension, folder: Path | None = None, more_flags: Sequence
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{extension.name}-") as name:
         made = Path(name) / extension.file
         command = [c_compiler(), *_FLAGS, *more_flags, f"-I{include}", *extension.sources, "-o", str(made)]
-        try:
-            done = subprocess.run(
-                command, cwd=extension.folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise NotBuilt(f"the compiler cannot be run: {exc}") from exc
-        if done.returncode:
-            raise NotBuilt(f"the compiler failed: {done.stderr.strip()[-2000:]}")
+        run_compiler(command, extension.folder)
         made.replace(folder / extension.file)
     return folder / extension.file
 
@@ -120,6 +114,18 @@ def python_headers() -> Path:
             f"Python's headers are missing from {include}: apt-get install python3-dev, or the like"
         )
     return include
+
+
+def run_compiler(command: Sequence[str], folder: Path) -> None:
+    """Run it there. Raises `NotBuilt` with the compiler's last words."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise NotBuilt(f"the compiler cannot be run: {exc}") from exc
+    if done.returncode:
+        raise NotBuilt(f"the compiler failed: {done.stderr.strip()[-2000:]}")
 
 
 def c_compiler() -> str:

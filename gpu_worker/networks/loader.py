@@ -91,7 +91,7 @@ def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = la
         check(is_cancelled)
         rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
         if network.resident_bytes == cold_bytes:
-            rows = min(rows, max(2, int(min(_WARM_UP_S / row_s, _WARM_UP_ROWS))))
+            rows = min(rows, max(2, int(_WARM_UP_S / row_s)))
         began_s = time.monotonic()
         found = network.warm_up(rows)
         row_s = max(time.monotonic() - began_s, 1e-6)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from server.compiled.finder import choose_core
 from server.compiled.modules import COMPILED, LIBRARY, MANIFEST, ROOT, SUFFIX, digests, folder, source_of
-from server.extensions import NotBuilt, c_compiler, python_headers
+from server.extensions import NotBuilt, c_compiler, python_headers, run_compiler
 
 if TYPE_CHECKING:
     from setuptools import Extension
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["build", "main"]
 
 _GROUP = LIBRARY.removesuffix("__mypyc")
-_TIMEOUT_S = 900.0
 # No fused multiply-add: what is decided is the same to the last digit, compiled or not.
 _FLAGS = ("-O2", "-fwrapv", "-ffp-contract=off", "-fPIC", "-DNDEBUG", "-w")
 _MYPY = ("--config-file=", "--explicit-package-bases", "--namespace-packages", "--ignore-missing-imports")
@@ -87,26 +85,17 @@ def _c_sources(written: Path) -> list[Extension]:
 
 def _object(command: Sequence[str], extension: Extension, source: str) -> str:
     made = f"{source}.o"
-    _run([*command, "-c", *_folders(extension), source, "-o", made])
+    run_compiler([*command, "-c", *_folders(extension), source, "-o", made], ROOT)
     return made
 
 
 def _link(command: Sequence[str], extension: Extension, sources: Sequence[str], made: Path) -> None:
     out = made / f"{extension.name}{SUFFIX}"
-    _run([*command, "-shared", *_folders(extension), *sources, "-o", str(out)])
+    run_compiler([*command, "-shared", *_folders(extension), *sources, "-o", str(out)], ROOT)
 
 
 def _folders(extension: Extension) -> list[str]:
     return [f"-I{each}" for each in extension.include_dirs]
-
-
-def _run(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotBuilt(f"the compiler cannot be run: {error}") from error
-    if done.returncode:
-        raise NotBuilt(f"the compiler failed: {done.stderr.strip()[-2000:]}")
 
 
 if __name__ == "__main__":

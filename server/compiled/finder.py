@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from server.compiled.modules import LIBRARY, MANIFEST, SUFFIX, digests, folder
+from server.compiled.modules import COMPILED, LIBRARY, MANIFEST, SUFFIX, digests, folder
 
 __all__ = [
     "CORES",
@@ -92,18 +92,20 @@ def install() -> None:
     global _chosen
     _chosen = choose_core(os.environ.get("ML_UDF_CORE", "auto"))
     if _chosen.name == "compiled":
-        sys.meta_path.insert(0, CompiledFinder(frozenset(manifest()["compiled"]) | {LIBRARY}))
+        sys.meta_path.insert(0, CompiledFinder(frozenset((*COMPILED, LIBRARY))))
 
 
 def _unusable() -> str | None:
     """What is wrong with what was compiled; None if nothing is."""
     try:
-        made_of = manifest()["sources"]
+        found = manifest()
+        made, made_of = found["compiled"], found["sources"]
     except OSError:
         return "is not built here"
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         return f"has a manifest that cannot be read ({error!r})"
-    return None if made_of == digests() else "was made of other sources than these"
+    is_current = made == list(COMPILED) and made_of == digests()
+    return None if is_current else "was made of other sources than these"
 
 
 def chosen_core() -> ChosenCore:

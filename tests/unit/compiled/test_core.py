@@ -41,7 +41,9 @@ def test_one_of_these_sources_serves(made: Path) -> None:
         (None, "is not built here"),
         ("{", "has a manifest that cannot be read"),
         ("{}", "has a manifest that cannot be read"),
+        ("[]", "has a manifest that cannot be read"),
         (manifest(sources={**digests(), COMPILED[0]: "-"}), "was made of other sources"),
+        (manifest(compiled=list(COMPILED[1:])), "was made of other sources"),
     ],
 )
 def test_one_that_is_not_of_these_sources_is_left_aside_and_how_to_compile_it_is_said(
