@@ -17,7 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 LIBRARY = "ml_udf_core__mypyc"  # what all of them share
 MANIFEST = "sources.json"
-_PACKAGES = ("server.scheduling", "server.scheduling.policies")
+_PACKAGES = (
+    "server.placement",
+    "server.placement.policies",
+    "server.scheduling",
+    "server.scheduling.policies",
+)
 _MORE = (
     "server.ensemble.cascade",
     "server.ensemble.evidence",
@@ -29,6 +34,14 @@ _MORE = (
 )
 _INTERPRETED = {
     "server.ensemble.selection",  # what policies of users see
+    "server.placement.places",  # said to those who look
+    "server.placement.policies.by_name",  # looks for modules of users
+    "server.placement.policies.guarded",  # runs what users wrote
+    "server.placement.policy",  # what policies of users see
+    "server.placement.profiling",  # a shell
+    "server.placement.remote_models",
+    "server.placement.residency",
+    "server.placement.worker_link",
     "server.scheduling.policies.by_name",  # looks for modules of users
     "server.scheduling.policies.guarded",  # runs what users wrote
     "server.scheduling.policy",  # what policies of users see

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from server.placement.link import LinkPlace, LoadTimes
 from server.placement.policy import FADE_S, GroupKeys, ModelState, link_name
@@ -80,7 +80,7 @@ class _LoadsOf(Mapping[str, float]):
     def __getitem__(self, link: str) -> float:
         place = self._links[link]
         if place.node and self._nodes[place.node] > 0:
-            place = replace(place, near=True)
+            place = LinkPlace(place.device, place.node, near=True)
         return self._times.expected_s(self._key, place, self._size_bytes)
 
     def __iter__(self) -> Iterator[str]:

@@ -9,7 +9,7 @@ known of a node yet is taken from other nodes with such devices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Link", "LinkPlace", "LoadTimes"]
 
@@ -21,8 +21,7 @@ _NEWEST = 0.3  # weight of a model's last load among its own
 _MOST_LINKS = 512  # that are remembered: nodes come and go
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPlace:
+class LinkPlace(NamedTuple):
     """Where loads take alike. node: "" for any, or where they have no names. near: it has the model."""
 
     device: str

@@ -28,7 +28,18 @@ from server.scheduling.simulation.simulator import (
 )
 from tests.benchmarks.schedule_cases import Affine
 
-__all__ = ["ABLATIONS", "BOUND", "CONTENDERS", "OURS", "PATTERNS", "Cell", "Contender", "drawn_cell", "run"]
+__all__ = [
+    "ABLATIONS",
+    "BOUND",
+    "CONTENDERS",
+    "OURS",
+    "PATTERNS",
+    "Cell",
+    "Contender",
+    "drawn_cell",
+    "run",
+    "workload",
+]
 
 MAX_BATCH = 32
 MEAN_BYTES = 1000
@@ -147,10 +158,11 @@ def drawn_cell(of: str, number: int, several: bool, busier: float = 1.0) -> Cell
 
 def run(cell: Cell, contender: Contender) -> dict[str, Any]:
     """Shares of rows in their goal: of all, the mean over models, the worst model; and losses by time."""
-    return _measured(cell, simulate(_workload(cell, contender)))
+    return _measured(cell, simulate(workload(cell, contender)))
 
 
-def _workload(cell: Cell, contender: Contender) -> Workload:
+def workload(cell: Cell, contender: Contender) -> Workload:
+    """What that contender is run on in that cell."""
     draw = Random(f"{cell.seed} models")
     sizes = [_size(draw, cell.mixed_sizes) for _ in range(cell.models)]
     latencies = [_latency(draw, cell) for _ in range(cell.models)]

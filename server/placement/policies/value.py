@@ -189,7 +189,7 @@ class ValueOfResidency:
             rows, due_s = worth.savable(group, from_s), worth.due_s(group, from_s)
             if rows > 0:
                 # The load may take longer, and the worker is busy when it is over.
-                late_s = _MARGIN * load_s + 2 * sum(worth.models[key].batch_s(4) for key in group)
+                late_s = _MARGIN * load_s + 2.0 * sum(worth.models[key].batch_s(4) for key in group)
                 awaited.append(Awaited(group, rows, load_s, max(0.0, due_s - from_s - late_s)))
         return spare_s(awaited, len(state.workers))
 

@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import merge, nlargest
 from typing import TypeVar
 
@@ -79,7 +78,6 @@ class Worth:
         self.models = _Found(state.models.__getitem__)  # each is made by the core when it is first looked at
         self.now_s = now_s
         self._rates = rates
-        self._chain = chain
         workers = state.workers.values()
         # By worker what is there, and what of it leaves.
         self._there = [
@@ -102,6 +100,19 @@ class Worth:
             if w.moving is not None and w.moving.loading and not w.moving.aborted
         }
         self._too_late: dict[GroupKeys, int] = {}
+        self._behind: list[GroupKeys] | None = None
+        self._work_by_worker_s: dict[str, float] | None = None
+        self._unheld: set[str] | None = None
+        self._most_sought = -1.0  # not found yet
+        self._held_twice: set[str] | None = None
+        # The groups that rows wait for and that run nowhere.
+        self.wanted = [group for group in state.waited_for if not self.runs(group)]
+        self._wanted_alone = {group[0] for group in self.wanted if len(group) == 1}
+        self._mean_load_s = self._mean_wanted_load_s()
+        self._asked = {key for group in state.waited_for for key in group}  # models that rows wait for
+        # The worker that is asked for most of its time; "" where there is none.
+        self.hottest = max(state.demand, key=state.demand.__getitem__, default="")
+        self.ahead = self._looked_ahead() if chain else {}
 
     # ── what is where ─────────────────────────────────────────────────────────────────────────────────
 
@@ -143,14 +154,7 @@ class Worth:
         sizes = [self.size_bytes(key) for key in group]
         return not any(worker.capacity.fits(sizes) for worker in state.workers.values())
 
-    @cached_property
-    def wanted(self) -> list[GroupKeys]:
-        """The groups that rows wait for and that run nowhere."""
-        return [group for group in self.state.waited_for if not self.runs(group)]
-
-    @cached_property
-    def _mean_load_s(self) -> float:
-        """Of what is wanted."""
+    def _mean_wanted_load_s(self) -> float:
         wanted = self.wanted[:_STEPS]
         link = next((worker.link for worker in self.state.workers.values()), "")
         return sum(self.load_s(group, link) for group in wanted) / len(wanted) if wanted else 0.0
@@ -158,12 +162,6 @@ class Worth:
     def size_bytes(self, key: str) -> int:
         """Of a model; 0 while it is not known."""
         return self.models[key].size_bytes if key in self.models or key in self.state.models else 0
-
-    @cached_property
-    def hottest(self) -> str:
-        """The worker that is asked for most of its time; "" where there is none."""
-        demand = self.state.demand
-        return max(demand, key=demand.__getitem__, default="")
 
     # ── what is asked for ─────────────────────────────────────────────────────────────────────────────
 
@@ -191,16 +189,13 @@ class Worth:
         """Of a batch of four."""
         return self.models[key].batch_s(4) / 4
 
-    @cached_property
-    def ahead(self) -> dict[str, tuple[float, float, float]]:
+    def _looked_ahead(self) -> dict[str, tuple[float, float, float]]:
         """Model → how probably it is among those that come next, in how many seconds, and rows of its visit.
 
         The likeliest successor of each is followed, as long as all of that is likely.
         """
         visits = self.state.visits
         found: dict[str, tuple[float, float, float]] = {}
-        if not self._chain:
-            return found
         group, probability, seen = visits.last, 1.0, {visits.last}
         for step in range(1, _STEPS + 1):
             group, share = visits.next.get(group, ((), 0.0))
@@ -254,7 +249,7 @@ class Worth:
     def keep_each(self, keys: Iterable[str], link: str) -> list[float]:
         """The same of each of these models alone: nothing is asked as often as this."""
         known, loads_s = self._keep_alone[link], self._load_s[link]
-        models, ahead, unserved = self.models, self.ahead, self._unserved_alone
+        models, ahead, unserved = self.models, self.ahead, self._wanted_alone
         behind_s = self._behind_s(False)
         found = []
         for key in keys:
@@ -277,11 +272,6 @@ class Worth:
         others = len(self.wanted) - is_wanted
         return self._mean_load_s * max(0, others) / max(1, len(self.state.workers))
 
-    @cached_property
-    def _unserved_alone(self) -> set[str]:
-        """Models that are wanted by themselves."""
-        return {group[0] for group in self.wanted if len(group) == 1}
-
     def may_come_unasked(self, key: str) -> bool:
         """Whether it may be loaded though nobody waits for it."""
         model = self.models[key]
@@ -302,21 +292,25 @@ class Worth:
             found = self._sought[link] = [self.unit_of(key) for key in keys]
         return found
 
-    @cached_property
+    @property
     def _may_be_sought(self) -> set[str]:
         """Models that are held nowhere, and that no rows wait for."""
-        ahead = [key for key in self.ahead if not self.holders(key)]
-        asked = {key for group in self.wanted for key in group}
-        return {*self.state.sought, *ahead} - asked
+        if self._unheld is None:
+            ahead = [key for key in self.ahead if not self.holders(key)]
+            asked = {key for group in self.wanted for key in group}
+            self._unheld = {*self.state.sought, *ahead} - asked
+        return self._unheld
 
-    @cached_property
+    @property
     def most_sought(self) -> float:
         """What is worth no less than any of these, in rows a second: all of its rows; inf = not known."""
-        if self.ahead or any(
-            len(group) > 1 for key in self.state.sought for group in self.models[key].groups
-        ):
-            return math.inf
-        return max((self.rate_of_late(key) for key in self.state.sought), default=0.0)
+        if self._most_sought < 0:
+            sought = self.state.sought
+            if self.ahead or any(len(group) > 1 for key in sought for group in self.models[key].groups):
+                self._most_sought = math.inf
+            else:
+                self._most_sought = max((self.rate_of_late(key) for key in sought), default=0.0)
+        return self._most_sought
 
     def unit_of(self, key: str) -> GroupKeys:
         """What has to be there for the model to be of use: itself, or all of its group."""
@@ -380,12 +374,13 @@ class Worth:
         for group in [group for group in self._too_late if not set(unit).isdisjoint(group)]:
             del self._too_late[group]
 
-    @cached_property
+    @property
     def behind(self) -> list[GroupKeys]:
         """The groups that run, and of which rows wait that come too late with those who hold them."""
-        if len(self.state.workers) < 2:
-            return []
-        return [group for group in self.state.waited_for if self.too_late(group) > 0]
+        if self._behind is None:
+            waited_for = self.state.waited_for if len(self.state.workers) > 1 else ()
+            self._behind = [group for group in waited_for if self.too_late(group) > 0]
+        return self._behind
 
     def too_late(self, group: GroupKeys) -> int:
         """Rows that wait for the group, and that those who hold it will answer too late."""
@@ -401,9 +396,14 @@ class Worth:
         free_in_s = [*self._free_in_s(group), max(load_s, self._work_s[worker.name])]
         return before - self._rows_too_late(group, free_in_s)
 
-    @cached_property
+    @property
     def _work_s(self) -> dict[str, float]:
         """Worker → seconds that it has to do: half of what runs, and its share of what waits."""
+        if self._work_by_worker_s is None:
+            self._work_by_worker_s = self._work_found_s()
+        return self._work_by_worker_s
+
+    def _work_found_s(self) -> dict[str, float]:
         state = self.state
         found = dict.fromkeys(state.workers, 0.0)
         for name, running in state.running.items():
@@ -549,17 +549,13 @@ class Worth:
         """Whether a member of these groups answers rows: alone, or with the others, if they are there."""
         return any(len(group) == 1 or self.runs(group) or self.is_coming(group) for group in groups)
 
-    @cached_property
+    @property
     def _copied(self) -> set[str]:
         """Models that more than one worker holds."""
-        seen: set[str] = set()
-        copied: set[str] = set()
-        for _, held, _ in self._there:
-            copied.update(seen.intersection(held))
-            seen.update(held)
-        return copied
-
-    @cached_property
-    def _asked(self) -> set[str]:
-        """Models that rows wait for."""
-        return {key for group in self.state.waited_for for key in group}
+        if self._held_twice is None:
+            seen: set[str] = set()
+            self._held_twice = set()
+            for _, held, _ in self._there:
+                self._held_twice.update(seen.intersection(held))
+                seen.update(held)
+        return self._held_twice

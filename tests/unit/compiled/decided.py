@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 from server.compiled.finder import chosen_core
@@ -21,12 +22,14 @@ from server.scheduling.simulation.simulator import (
     Workload,
     simulate,
 )
+from tests.benchmarks.residency_cells import CONTENDERS, drawn_cell, workload
 from tests.unit.scheduling.cores import batches, core, rows, spec, worker
 from tests.unit.scheduling.test_following_functions import BEST_RATE, following, run
 from tests.unit.scheduling.views import affine
 
 POLICIES = ("goodput", "clockwork", "window", "greedy", "aimd", "ewma", "ewma-code", "quantile")
 SELECTIONS = ("value", "gear", "slackfit", "async", "all")
+CELL = replace(drawn_cell("compiled", 5, several=True), seconds=3.0)
 
 
 def main() -> None:
@@ -55,6 +58,8 @@ def _cases() -> Iterator[tuple[str, SimulationResult]]:
             f"select {policy}",
             run(following("e", policy, 1.1 * BEST_RATE, 0.5), following("f", policy, 500, 0.5)),
         )
+    for contender in CONTENDERS:
+        yield f"place {contender.name}", simulate(workload(CELL, contender))
 
 
 def _asked() -> str:

@@ -66,7 +66,7 @@ def test_another_word_is_refused_with_those_that_there_are() -> None:
 
 def test_it_is_known_by_every_source_of_the_scheduler() -> None:
     known = set(digests())
-    for package in ("scheduling", "scheduling/policies"):
+    for package in ("placement", "placement/policies", "scheduling", "scheduling/policies"):
         for file in (ROOT / "server" / package).glob("*.py"):
             module = f"server.{package.replace('/', '.')}.{file.stem}"
             assert file.stem == "__init__" or module in known
@@ -74,12 +74,32 @@ def test_it_is_known_by_every_source_of_the_scheduler() -> None:
 
 
 def test_compiled_or_not_it_decides_the_same_to_the_last_digit() -> None:
-    if not (folder() / MANIFEST).exists():
-        pytest.skip("the core is not compiled here: it needs a C compiler")
+    needs_compiled()
     compiled, python = decided("compiled"), decided("python")
     assert (compiled["core"], python["core"]) == ("compiled", "python")
     assert compiled["decided"] == python["decided"]
     assert len(set(python["decided"].values())) == len(python["decided"])
+
+
+def test_all_that_is_promised_of_placement_holds_where_it_is_compiled() -> None:
+    needs_compiled()
+    benchmarks = ROOT.glob("tests/unit/placement/test_*_benchmark.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/placement"]
+        + [f"--ignore={each.relative_to(ROOT)}" for each in benchmarks],
+        cwd=ROOT,
+        env={**os.environ, "ML_UDF_CORE": "compiled"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
+
+
+def needs_compiled() -> None:
+    if not (folder() / MANIFEST).exists():
+        pytest.skip("the core is not compiled here: it needs a C compiler")
 
 
 def decided(core: str) -> dict[str, Any]:
