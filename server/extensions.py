@@ -66,8 +66,8 @@ FRONT = Extension(
     "_front",
     "the native front",
     _SERVER / "http" / "native",
-    ("front.c", "connection.c", "recogniser.c"),
-    ("connection.h", "recogniser.h"),
+    ("front.c", "acceptor.c", "connection.c", "recogniser.c"),
+    ("acceptor.h", "connection.h", "recogniser.h"),
 )
 ANSWERS = Extension(
     "_answers",

@@ -36,6 +36,7 @@ from server.http.request_head import (
 )
 
 __all__ = [
+    "TOO_MANY",
     "Connection",
     "ConnectionLimits",
     "Connections",
@@ -43,6 +44,7 @@ __all__ = [
 
 log = logging.getLogger("ml_udf.server")
 
+TOO_MANY = "too many connections; try again in a second"
 _AHEAD_BYTES = 1 << 16  # of later requests that are kept while one is answered
 _LINGER_S = 5.0  # a refused body is read and dropped for so long: closing at once could swallow the reply
 _DROPPED_BYTES = 1 << 20  # of a body that nobody wants, before the connection is closed instead
@@ -185,7 +187,7 @@ class Connection(asyncio.Protocol):
             self._scheme = "https"
         self._since_s = time.monotonic()
         if not self._all.add(self):
-            self._refuse(self._app.refusal(503, "too many connections; try again in a second"), None)
+            self._refuse(self._app.refusal(503, TOO_MANY), None)
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:

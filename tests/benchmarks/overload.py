@@ -3,7 +3,8 @@
 One server of ours with its defaults, and single rows over HTTP. First the rate is looked for at which 99 % of
 all rows are in time; then so many times that rate is sent, for some seconds each, with the goal as the rows'
 deadline and without any. What is in time is counted by the client, from the moment a row was due to leave.
-The load generator runs on the same cores.
+The load generator runs on the same cores: so it is said what each took of them, and how many rows came in
+time for each second that the workers had.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from server.scheduling.simulation.arrivals import poisson
 from tests.benchmarks.load_generator import Replay
+from tests.benchmarks.processor_time import children_of, family_processor_s, processor_s
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.serving.cases import CASES, Case, photos
 from tests.benchmarks.serving.contenders import CONTENDERS, FRONTS, Contender
@@ -39,7 +41,7 @@ _FORMS = ("deadline", "no deadline")
 
 @dataclass(frozen=True)
 class Point:
-    """One rate. Times in ms, rates in rows/s; `generator_cpu_s`: of the load generator, a second."""
+    """One rate. Times in ms, rates in rows/s; `…_cpu_s`: of the processors, a second."""
 
     front: str
     case: str
@@ -54,6 +56,13 @@ class Point:
     refused_p50_ms: float
     refused_p99_ms: float
     generator_cpu_s: float
+    server_cpu_s: float
+    workers_cpu_s: float
+
+    @property
+    def in_time_per_worker_s(self) -> float:
+        """Rows in time for a second of a processor that the workers had."""
+        return self.in_time_per_s / self.workers_cpu_s if self.workers_cpu_s else 0.0
 
     @property
     def share(self) -> float:
@@ -106,9 +115,11 @@ def _measured(
             for form in _FORMS:
                 for each in times:
                     arrivals_s = poisson(Random(100 + number), each * capacity, seconds)
-                    before_s = _children_s()
+                    before_s = _spent_s()
                     replay = loads[form].replay(arrivals_s, _PATIENCE_S)
-                    cpu_s = (_children_s() - before_s) / seconds
+                    cpu_s = tuple(
+                        (after - before) / seconds for after, before in zip(_spent_s(), before_s, strict=True)
+                    )
                     front = FRONTS[contender.name]
                     point = _point(front, case, form, each, number, capacity, replay, seconds, cpu_s)
                     console.print(
@@ -141,7 +152,7 @@ def _point(
     capacity: float,
     replay: Replay,
     seconds: float,
-    cpu_s: float,
+    cpu_s: Sequence[float],
 ) -> Point:
     rows = max(1, len(replay.outcomes))
     refusals = sorted(1000 * one.latency_s for one in replay.outcomes if one.status in (503, 504)) or [0.0]
@@ -158,19 +169,32 @@ def _point(
         lost=replay.lost() / rows,
         refused_p50_ms=refusals[len(refusals) // 2],
         refused_p99_ms=refusals[int(0.99 * (len(refusals) - 1))],
-        generator_cpu_s=cpu_s,
+        generator_cpu_s=cpu_s[0],
+        server_cpu_s=cpu_s[1],
+        workers_cpu_s=cpu_s[2],
     )
 
 
-def _children_s() -> float:
-    """Processor time of the children that have ended: the generator is one."""
+def _spent_s() -> tuple[float, float, float]:
+    """Processor time of the generators, which are children that have ended; of the server; of its workers."""
     spent = os.times()
-    return spent.children_user + spent.children_system
+    servers = children_of(os.getpid())
+    workers = [worker for server in servers for worker in children_of(server)]
+    return (
+        spent.children_user + spent.children_system,
+        sum(map(processor_s, servers)),
+        sum(map(family_processor_s, workers)),
+    )
 
 
 def _print(points: Sequence[Point]) -> None:
     titles = ("", "rows", "times", "capacity", "in time/s", "of capacity", "late · refused · lost")
-    table = Table(*titles, "refused after p50 · p99, ms", "generator, cores")
+    table = Table(
+        *titles,
+        "refused after p50 · p99, ms",
+        "cores: generator · server · workers",
+        "in time a second of workers",
+    )
     for key in dict.fromkeys((one.front, one.case, one.form, one.times) for one in points):
         those = [one for one in points if (one.front, one.case, one.form, one.times) == key]
         middle, least, most = spread([one.share for one in those])
@@ -187,7 +211,8 @@ def _print(points: Sequence[Point]) -> None:
             f"{middle:.2f} ({least:.2f} to {most:.2f})",
             f"{median('late'):.0%} · {median('refused'):.0%} · {median('lost'):.0%}",
             f"{median('refused_p50_ms'):.1f} · {median('refused_p99_ms'):.1f}",
-            f"{median('generator_cpu_s'):.2f}",
+            " · ".join(f"{median(f'{who}_cpu_s'):.2f}" for who in ("generator", "server", "workers")),
+            f"{median('in_time_per_worker_s'):,.0f}",
         )
     console.print(table)
 

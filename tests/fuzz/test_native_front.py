@@ -114,6 +114,9 @@ class Walk:
     def __init__(self, random_: random.Random) -> None:
         self.random = random_
         self.front = _new_front()
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.listening.setblocking(False)
+        self.strangers: list[socket.socket] = []  # whose ids nobody knows
         self.clients: dict[int, socket.socket] = {}
         self.ids: list[int] = [0, 1 << 40, (1 << 64) - 1]
         self.asked: dict[int, tuple[Any, bytes]] = {}
@@ -142,6 +145,19 @@ class Walk:
         theirs.detach()
         self.clients[id_] = mine
         self.ids.append(id_)
+
+    def accept(self) -> None:
+        if len(self.clients) > 12:
+            return
+        mine = socket.create_connection(self.listening.getsockname())
+        mine.setblocking(False)
+        before = self.front.counts()["connections"]
+        with contextlib.suppress(OSError):  # no memory for it
+            self.front.accept(self.listening.fileno(), 5, self.random.choice([0, 50, 50]), b"r" * 200)
+        if self.front.counts()["connections"] > before:
+            self.strangers.append(mine)
+        else:
+            mine.close()
 
     def send(self) -> None:
         if not self.clients:
@@ -249,8 +265,9 @@ class Walk:
 
     def finish(self) -> None:
         fail_after(-1)
-        for mine in self.clients.values():
+        for mine in (*self.clients.values(), *self.strangers):
             mine.close()
+        self.listening.close()
         for id_ in self.ids:
             self.front.abort(id_)
         for _ in range(3):
@@ -266,7 +283,7 @@ _STEPS = [
     *["reply"] * 4,
     *["read", "flush", "learn", "learn_shape", "one"] * 3,
     *["shut"] * 5,
-    *["adopt", "adopt", "vanish", "end", "look", "forget", "starve"],
+    *["adopt", "adopt", "accept", "vanish", "end", "look", "forget", "starve"],
 ]
 
 
@@ -325,10 +342,12 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
         application = Application()
         connections = NativeConnections(application, ConnectionLimits(connections=count))
         doors = [NativeDoor(connections) for _ in range(count)]
-        refused = NativeDoor(connections)
-        await refused.settled()
-        assert refused.written.startswith(b"HTTP/1.1 503 ")
-        await refused.close()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            with socket.create_connection(listening.getsockname()) as refused:
+                assert connections.accept(listening, 5) == 1
+                assert refused.recv(1 << 16).startswith(b"HTTP/1.1 503 ")
+        assert connections.counts()["connections"] == count
         first = doors[0]
         first.feed(HEAD % 5 + b"hello")
         await first.settled()

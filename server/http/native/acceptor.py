@@ -15,7 +15,7 @@ __all__ = ["Acceptor"]
 
 log = logging.getLogger("ml_udf.server")
 
-_A_TURN = 64  # clients, before those that are here already are read again
+_A_TURN = 512  # clients, before those that are here already are read again: a few milliseconds
 _PAUSE_S = 1.0
 _SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -75,20 +75,12 @@ class Acceptor:
         self._loop.add_reader(listening.fileno(), partial(self._accept, listening))
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_A_TURN):
-            try:
-                client, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _SHORT:
-                    raise
-                # It stays readable: looked at again at once, it would take a whole core.
-                log.error("no client accepted for %g s: %s", _PAUSE_S, os.strerror(error.errno))
-                self._loop.remove_reader(listening.fileno())
-                self._pauses[listening] = self._loop.call_later(_PAUSE_S, self._listen, listening)
-                return
-            try:
-                self._connections.adopt(client)
-            except OSError:  # it has gone already
-                client.close()
+        try:
+            self._connections.accept(listening, _A_TURN)
+        except OSError as error:
+            if error.errno not in _SHORT:
+                raise
+            # It stays readable: looked at again at once, it would take a whole core.
+            log.error("no client accepted for %g s: %s", _PAUSE_S, os.strerror(error.errno))
+            self._loop.remove_reader(listening.fileno())
+            self._pauses[listening] = self._loop.call_later(_PAUSE_S, self._listen, listening)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ml_udf.oip import HEADER_LENGTH, InferRequest, RequestTemplate, WireError
 from server.http.application import Admitted, Application, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import STATUS_LINES
-from server.http.connection import Connection, ConnectionLimits, Connections
+from server.http.connection import TOO_MANY, Connection, ConnectionLimits, Connections
 from server.http.native._front import (
     BYTES,
     ENDED,
@@ -109,7 +109,7 @@ def _filled(
 
 
 class NativeConnections(Connections):
-    """As `Connections`; clients come by `adopt`. It stands among its own open ones until it is shut down."""
+    """As `Connections`; clients come by `accept`. It stands among its own open ones until it is shut down."""
 
     def __init__(
         self,
@@ -157,18 +157,24 @@ class NativeConnections(Connections):
         """How many connections there are, and how many requests went which way."""
         return self._front.counts()
 
+    def accept(self, listening: socket.socket, most: int) -> int:
+        """Clients that have come there, so many at the most: how many did. Raises OSError."""
+        limit, reply = self.limits.connections, b""
+        if self._front.counts()["connections"] + most > limit:
+            refusal = self.application.refusal(503, TOO_MANY)
+            head = self._reply_heads.of(refusal.status, refusal.headers, True, self.default_headers())
+            reply = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(refusal.body), refusal.body)
+        return self._front.accept(listening.fileno(), most, limit, reply)
+
     def adopt(self, client: socket.socket) -> None:
-        """A client that has connected; its socket is the front's from here on."""
+        """One that has connected, whatever the limit; its socket is the front's from here on."""
         address, port = "", 0
         if client.family in (socket.AF_INET, socket.AF_INET6):
             address, port = client.getpeername()[:2]
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setblocking(False)
-        id_ = self._front.adopt(client.fileno(), address.encode(), port)
+        self._front.adopt(client.fileno(), address.encode(), port)
         client.detach()
-        if self._front.counts()["connections"] > self.limits.connections:
-            self._front.hand_over(id_)
-            self._hand(id_)  # which refuses it
 
     def add(self, connection: Connection) -> bool:
         """See `Connections`: the sockets are counted, not who reads them."""

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "acceptor.h"
 #include "connection.h"
 #include "recogniser.h"
 
@@ -709,44 +710,94 @@ static bool grow_slots(Front *front)
     return true;
 }
 
-static PyObject *front_adopt(Front *front, PyObject *arguments)
+/* A connection more; NULL = there is none, its socket is still the caller's, and errno says why. */
+static Connection *add(Front *front, const Client *client)
 {
-    int fd;
-    const char *peer;
-    Py_ssize_t peer_size;
-    int port;
-    if (!PyArg_ParseTuple(arguments, "iy#i:adopt", &fd, &peer, &peer_size, &port) || !enter(front))
+    Connection *c = NULL;
+    if (front->free_count > 0 || grow_slots(front))
+        c = front_realloc(NULL, sizeof *c);
+    if (c == NULL) {
+        errno = ENOMEM;
         return NULL;
-    if (peer_size > PEER_BYTES)
-        return PyErr_Format(PyExc_ValueError, "an address has at most %d bytes", PEER_BYTES);
-    if (front->free_count == 0 && !grow_slots(front))
-        return PyErr_NoMemory();
-    Connection *c = front_realloc(NULL, sizeof *c);
-    if (c == NULL)
-        return PyErr_NoMemory();
+    }
     memset(c, 0, sizeof *c);
-    c->fd = fd;
+    c->fd = client->fd;
     c->slot = front->free_slots[front->free_count - 1];
     c->generation = (uint32_t)(++front->clock % (WAKE - 1)) + 1;
     c->since_s = now_s();
-    c->port = port;
-    c->peer_size = (size_t)peer_size;
-    memcpy(c->peer, peer, c->peer_size);
+    c->port = client->port;
+    c->peer_size = client->peer_size;
+    memcpy(c->peer, client->peer, c->peer_size);
     struct epoll_event event = {.events = c->watched = EPOLLIN, .data.u64 = id_of(c)};
-    if (epoll_ctl(front->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
-        free(c);
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    PyObject *id = PyLong_FromUnsignedLongLong(id_of(c));
-    if (id == NULL) {
-        epoll_ctl(front->epoll, EPOLL_CTL_DEL, fd, NULL);
+    if (epoll_ctl(front->epoll, EPOLL_CTL_ADD, c->fd, &event) < 0) {
         free(c);
         return NULL;
     }
     front->free_count--;
     front->slots[c->slot] = c;
     front->open++;
+    return c;
+}
+
+static PyObject *front_adopt(Front *front, PyObject *arguments)
+{
+    Client client;
+    const char *peer;
+    Py_ssize_t peer_size;
+    if (!PyArg_ParseTuple(arguments, "iy#i:adopt", &client.fd, &peer, &peer_size, &client.port) || !enter(front))
+        return NULL;
+    if (peer_size > PEER_BYTES)
+        return PyErr_Format(PyExc_ValueError, "an address has at most %d bytes", PEER_BYTES);
+    client.peer_size = (size_t)peer_size;
+    memcpy(client.peer, peer, client.peer_size);
+    Connection *c = add(front, &client);
+    if (c == NULL)
+        return errno == ENOMEM ? PyErr_NoMemory() : PyErr_SetFromErrno(PyExc_OSError);
+    PyObject *id = PyLong_FromUnsignedLongLong(id_of(c));
+    if (id == NULL) {
+        epoll_ctl(front->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+        free_slot(front, c);
+    }
     return id;
+}
+
+/* Adopt those who have come to a listening socket, `most` at a time; those beyond `limit` connections get the
+ * reply instead. How many came; OSError where no more could be accepted, for another reason than that none came. */
+static PyObject *front_accept(Front *front, PyObject *arguments)
+{
+    int listening;
+    unsigned long most;
+    unsigned long long limit;
+    Py_buffer reply;
+    if (!PyArg_ParseTuple(arguments, "ikKy*:accept", &listening, &most, &limit, &reply))
+        return NULL;
+    if (!enter(front)) {
+        PyBuffer_Release(&reply);
+        return NULL;
+    }
+    unsigned long came = 0;
+    int why = 0;
+    WITHOUT_GIL(front, {
+        Client client;
+        while (came < most && why == 0) {
+            if (!accept_client(listening, &client)) {
+                why = errno;
+                break;
+            }
+            came++;
+            if (front->open >= limit)
+                turn_away(&client, reply.buf, (size_t)reply.len);
+            else if (add(front, &client) == NULL) {
+                why = errno;
+                close(client.fd);
+            }
+        }
+    });
+    PyBuffer_Release(&reply);
+    if (why == 0 || why == EAGAIN || why == EWOULDBLOCK || why == ECONNABORTED)
+        return PyLong_FromUnsignedLong(came);
+    errno = why;
+    return PyErr_SetFromErrno(PyExc_OSError);
 }
 
 /* The connection of an id that is the only argument; NULL without an exception = it has ended. */
@@ -1270,6 +1321,7 @@ static void front_dealloc(Front *front)
 static PyMethodDef methods[] = {
     METHOD(fileno, METH_NOARGS),
     METHOD(adopt, METH_VARARGS),
+    METHOD(accept, METH_VARARGS),
     METHOD(peer, METH_O),
     METHOD(turn, METH_NOARGS),
     METHOD(flush, METH_NOARGS),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from server.http.application import Admitted, Refused, Reply, WholeRequest
-from server.http.connection import ConnectionLimits
+from server.http.connection import TOO_MANY, ConnectionLimits
 from server.http.native.choice import ChosenFront, FrontMissing, choose_front
 from server.http.request_head import Head
 from tests.unit.server.test_connection import BODY, Application, one_reply, raw, replies, request
@@ -379,7 +379,12 @@ def test_there_are_only_so_many_connections() -> None:
     async def test(application: Application, connections: Any, port: int) -> None:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await until(lambda: connections.counts()["connections"] == 3)
-        assert (await raw(port)).startswith(b"HTTP/1.1 503 ")
+        for sent in (b"", request()):
+            said = await raw(port, sent)
+            assert said.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nconnection: close\r\n" in said
+            assert json.loads(said.partition(b"\r\n\r\n")[2])["error"] == TOO_MANY
+        assert connections.counts()["connections"] == 3
         held[0][1].close()
         await until(lambda: connections.counts()["connections"] == 2)
         assert (await replies(port, [request()], 1))[0]["way"] == "short"
@@ -387,6 +392,44 @@ def test_there_are_only_so_many_connections() -> None:
             writer.close()
 
     run(test, connections=3)
+
+
+def test_many_that_come_at_once_are_all_answered_or_turned_away() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        answers = await asyncio.gather(
+            *(raw(port, request("/v2/models/m/infer", BODY, "Connection: close")) for _ in range(300))
+        )
+        statuses = [answer[9:12] for answer in answers]
+        assert set(statuses) == {b"200", b"503"}
+        assert statuses.count(b"200") >= 100
+        await until(lambda: not connections.counts()["connections"])
+
+    run(test, connections=100)
+
+
+def test_clients_of_both_families_are_known_by_their_addresses() -> None:
+    from server.http.native._front import Front
+
+    front = Front(
+        held_bytes=1, ordinary_bytes=1, heads=1, head_s=5.0, idle_s=5.0, slow_s=5.0, least_bytes_per_s=1.0
+    )
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            listening = socket.create_server((address, 0), family=family)
+        except OSError:  # this machine has none of that family
+            continue
+        listening.setblocking(False)
+        with listening, socket.create_connection(listening.getsockname()[:2]) as mine:
+            assert front.accept(listening.fileno(), 5, 1, b"no") == 1
+            assert front.accept(listening.fileno(), 5, 1, b"no") == 0
+            mine.sendall(b"GET ")
+            ((_, id_, *_),) = front.turn()
+            assert front.peer(id_) == (address.encode(), mine.getsockname()[1])
+        front.abort(id_)
+        front.turn()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        front.accept(1 << 20, 5, 1, b"")
+    front.close()
 
 
 @pytest.mark.security
