@@ -111,8 +111,12 @@ class LatencyModel:
             if kind.is_known
         }
 
-    def observe(self, rows: int, seconds: float) -> None:
-        """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been."""
+    def observe(self, rows: int, seconds: float, *, is_apart: bool = False) -> None:
+        """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been.
+
+        is_apart: on a worker that is not like the others, and would have on one that is: it teaches how large
+        the noise is, and of sizes that hardly ran what they take beside others.
+        """
         if rows < 1 or not 0 < seconds < math.inf:
             raise ValueError(f"a batch of {rows} rows cannot have taken {seconds} s")
         size = self._near.get(rows)
@@ -124,7 +128,7 @@ class LatencyModel:
             self._shape[size] = math.log(known_s / _between(self._profile, rows)) - self._level
             self._seen[size] = 1
             self._resize()
-        self._correct(size, math.log(seconds / self._on_curve(rows)))
+        self._correct(size, math.log(seconds / self._on_curve(rows)), is_apart)
         self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
         self._draw()
         if self._base is not None:
@@ -134,14 +138,18 @@ class LatencyModel:
         kind._base = self
         self._kinds[name] = kind
 
-    def _correct(self, size: int, deviation: float) -> None:
+    def _correct(self, size: int, deviation: float, is_apart: bool) -> None:
         """Take in what a batch near `size` deviated from the curve, ln."""
+        gain = (1 - _LEVEL_GAIN) / (1 + self._seen[size])
+        if is_apart and gain <= _SHAPE_GAIN:
+            return
         believed = max(
             _believed(deviation, self._last), _believed(deviation, self._last_near.get(size, 0.0)), key=abs
         )
         self._last = self._last_near[size] = deviation
-        self._level += _LEVEL_GAIN * believed
-        self._shape[size] += max(_SHAPE_GAIN, (1 - _LEVEL_GAIN) / (1 + self._seen[size])) * believed
+        if not is_apart:
+            self._level += _LEVEL_GAIN * believed
+        self._shape[size] += max(_SHAPE_GAIN, gain) * believed
         self._seen[size] += 1
 
     def to_json(self) -> dict[str, Any]:
@@ -253,14 +261,15 @@ class LatencyOnWorker:
 
     def __call__(self, rows: int) -> float:
         """Predicted seconds of a batch of `rows` rows there."""
-        return self._kind(rows) * self._pace.ratio
+        kind = self._kind
+        return kind(rows) * self._pace.ratio(kind._level)
 
     def observe(self, rows: int, seconds: float) -> None:
         """A batch took so long there. Raises ValueError for what cannot have been."""
-        kind = self._kind
-        kind.observe(rows, seconds / self._pace.ratio)
+        kind, pace = self._kind, self._pace
+        kind.observe(rows, seconds / pace.ratio(kind._level), is_apart=pace.is_apart)
         level = kind._level
-        self._paces.observe(self._pace, math.log(seconds / kind.typical_s(rows)) + level, level)
+        self._paces.observe(pace, math.log(seconds / kind.typical_s(rows)) + level, level)
 
 
 def _believed(deviation: float, last: float) -> float:

@@ -3,8 +3,10 @@
 A core that others use, a throttled GPU, a node with older memory: the kind of device has the same name, and
 batches take longer. One l̂ for all would lie in between, too long for one and too short for the other. So the
 median of what a worker's last batches deviated from the kind's curve is held beside that of the others; where
-it lies apart, what the curve predicts is multiplied by it there, and the curve is taught what the batch would
-have taken elsewhere. Workers that are alike, or alone, are left out of it: their pace is 1.
+it lies apart, what the curve predicts is multiplied by it there, and its batches teach the curve no more.
+Workers that are alike, or alone, are left out of it: their pace is 1. So is always that of the one nearest to
+the curve, which it goes on teaching: were all apart, nothing would hold the curve where they are, and it
+would drift.
 
 Knows rows and seconds; no clock, no queue. Not kept over restarts: workers get new cores then.
 """
@@ -24,18 +26,26 @@ _MOST_WORKERS = 256  # that are remembered; names of workers that came and went 
 
 
 class WorkerPace:
-    """Of one worker. `ratio`: what a batch takes there, of what it takes on others of the kind."""
+    """Of one worker.
 
-    __slots__ = ("deviation", "ratio", "recent")
+    is_apart: whether it is not like the others. deviation: ln, the median of what its recent batches took, of
+    the kind's curve without its level.
+    """
+
+    __slots__ = ("deviation", "is_apart", "recent")
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """As if nothing had run there."""
-        self.ratio = 1.0
-        self.deviation = 0.0  # the median of the recent ones
-        self.recent: list[float] = []  # ln, of what batches took, from the kind's curve without its level
+        self.is_apart = False
+        self.deviation = 0.0
+        self.recent: list[float] = []
+
+    def ratio(self, level: float) -> float:
+        """What a batch takes there, of what it takes on others of a kind whose curve has that level, ln."""
+        return math.exp(self.deviation - level) if self.is_apart else 1.0
 
 
 class WorkerPaces:
@@ -79,8 +89,10 @@ class WorkerPaces:
         # Of two in the middle the nearer one: where two of three are alike, only the third is apart.
         middle = (others[(len(others) - 1) // 2], others[len(others) // 2])
         apart = min(abs(pace.deviation - each) for each in middle)
-        is_apart = apart > (_APART if pace.ratio == 1.0 else _ALIKE)
-        was_apart = pace.ratio != 1.0
-        pace.ratio = math.exp(pace.deviation - level) if is_apart else 1.0
-        if is_apart or was_apart:
-            self.are_alike = all(each.ratio == 1.0 for each in self._workers.values())
+        was_apart = pace.is_apart
+        pace.is_apart = apart > (_ALIKE if was_apart else _APART)
+        if pace.is_apart:
+            known = [each for each in self._workers.values() if len(each.recent) >= _ENOUGH]
+            min(known, key=lambda each: abs(each.deviation - level)).is_apart = False
+        if pace.is_apart or was_apart:
+            self.are_alike = not any(each.is_apart for each in self._workers.values())

@@ -85,6 +85,33 @@ def test_one_slow_batch_is_no_slow_worker() -> None:
     assert slow(8) == kind(8)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_drifts_while_one_worker_does_most_of_it_and_then_the_other(seed: int) -> None:
+    random = Random(seed)
+    kind = LatencyModel(PROFILE_S)
+    workers = [kind.of_worker("a"), kind.of_worker("b")]
+    paces = (1.0, 2.0)
+    for number in range(12_000):
+        busy = number // 1500 % 2
+        which = busy if random.random() < 0.98 else 1 - busy
+        rows = random.choice((1, 1, 1, 2, 4, 8))
+        # Now and then something else has the core: the mean is far above the median.
+        took_s = true_s(rows) * paces[which] * math.exp(random.gauss(0.0, 0.25))
+        workers[which].observe(rows, took_s * random.choice([1.0] * 12 + [6.0, 10.0]))
+        if number % 50 == 0:
+            said = [worker(8) / (true_s(8) * pace) for worker, pace in zip(workers, paces, strict=True)]
+            assert all(1 / 12 < each < 12 for each in said), (number, said)
+
+
+def test_one_of_the_workers_goes_on_teaching_the_kind() -> None:
+    kind = LatencyModel(PROFILE_S)
+    ran(kind, (1.0, 4.0, 9.0))
+    assert not all(pace.is_apart for pace in kind._paces._workers.values())
+    before_s = kind(8)
+    ran(kind, (3.0, 12.0, 27.0))
+    assert kind(8) > 2 * before_s
+
+
 def test_paces_are_no_part_of_what_is_kept() -> None:
     kind = LatencyModel(PROFILE_S)
     ran(kind, (1.0, 4.0))
