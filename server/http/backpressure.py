@@ -7,7 +7,10 @@ most of them are late. So a turn lets in some, and between two turns batches lea
 A request that has to wait is queued by its function and class. Between queues the earliest goal goes first,
 so that a flood for one function does not delay another's. A request with a deadline that finds its own queue
 moving so slowly that a quarter of its time would pass there is refused at once, without a look at its rows:
-it would be late. Bulk rows, and rows without a deadline, have the time to wait.
+it would be late. Bulk rows, and rows without a deadline, have the time to wait; but of the latter those that
+have waited for a quarter of their goal stand aside, for those that can still be answered within theirs: else,
+while more come than can be read, all of them would be late. Of those aside the last that came get in first,
+as they have most of their goals left; but of each turn's the first one, too, so that none waits for ever.
 
 Owns the queues. Knows the event loop, and of a route what `Route` says.
 """
@@ -16,6 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
@@ -26,7 +32,8 @@ __all__ = ["Backpressure", "RequestHint", "Route"]
 
 _MOST = 32  # in one turn: a few milliseconds of work, so that answers of workers are soon read
 _LEAST_SHUT_S = 0.002  # for requests alike, once one is refused: some hundred of them at the most
-_SHARE = 0.25  # of a request's time that may pass in a queue
+_SHARE = 0.25  # of a request's time, or of its goal, that may pass in a queue
+_ASIDE = 16  # one of so many that get in stood aside, if any do
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +42,13 @@ class RequestHint:
 
     queue: of its function and class · goal_s: within which it should be answered, which orders the queues
     time_s: until its deadline; inf = none, or one that does not matter
+    can_wait: its goal orders the queues, and nothing else
     """
 
     queue: tuple[str, str]
     goal_s: float
     time_s: float
+    can_wait: bool = False
 
 
 class Route(Protocol):
@@ -64,6 +73,7 @@ class _QueuedRequest:
 
     whole: WholeRequest
     reply: Reply
+    fresh_until_s: float  # then it stands aside; inf = never
     inside: RequestInProgress | None = None
     gone: bool = False
 
@@ -76,9 +86,10 @@ class _QueuedRequest:
 
 @dataclass(slots=True)
 class _Queue:
-    """The requests of one function and class that wait, by goal."""
+    """The requests of one function and class that wait, by goal; `aside` as they came to stand there."""
 
     waiting: list[tuple[float, int, _QueuedRequest]] = field(default_factory=list)
+    aside: deque[_QueuedRequest] = field(default_factory=deque)
 
     def first(self) -> tuple[float, int, _QueuedRequest] | None:
         """The next to get in, those that have gone left out; None if there is none."""
@@ -86,13 +97,35 @@ class _Queue:
             heappop(self.waiting)
         return self.waiting[0] if self.waiting else None
 
+    def fresh(self, now_s: float) -> tuple[float, int, _QueuedRequest] | None:
+        """The same, those left out that stand aside from now on."""
+        while (first := self.first()) is not None and first[2].fresh_until_s < now_s:
+            heappop(self.waiting)
+            self.aside.append(first[2])
+        return first
+
+    def oldest_aside(self) -> _QueuedRequest | None:
+        """Take out the one that has stood aside longest; None if there is none."""
+        while self.aside:
+            if not (inline := self.aside.popleft()).gone:
+                return inline
+        return None
+
+    def newest_aside(self) -> _QueuedRequest | None:
+        """Take out the one that may still be in time, if any may; None if there is none."""
+        while self.aside:
+            if not (inline := self.aside.pop()).gone:
+                return inline
+        return None
+
 
 class Backpressure:
     """Before `route`, lets in `most` requests a turn. On one event loop."""
 
-    def __init__(self, route: Route, most: int = _MOST) -> None:
+    def __init__(self, route: Route, most: int = _MOST, clock: Callable[[], float] = time.monotonic) -> None:
         self._route = route
         self._most = most
+        self._clock = clock
         self._left = most  # that may still get in during this turn
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._arrivals = 0
@@ -116,7 +149,9 @@ class Backpressure:
         if queue is None:
             queue = self._queues[hint.queue] = _Queue()
         self._arrivals += 1
-        inline = _QueuedRequest(whole, reply)
+        steps_aside = hint.time_s == math.inf and not hint.can_wait
+        fresh_until_s = whole.came_s + _SHARE * hint.goal_s if steps_aside else math.inf
+        inline = _QueuedRequest(whole, reply, fresh_until_s)
         heappush(queue.waiting, (due_s, self._arrivals, inline))
         return inline
 
@@ -128,23 +163,45 @@ class Backpressure:
     def _turn(self) -> None:
         self._turning = False
         self._left = self._most
-        while self._left and (inline := self._next()) is not None:
-            self._left -= 1
-            inline.inside = self._route.answer(inline.whole, inline.reply)
+        now_s = self._clock()
+        for _ in range(self._most // _ASIDE):
+            if (late := self._oldest_aside()) is not None:
+                self._let_in(late)
+        while self._left and (inline := self._next(now_s) or self._newest_aside()) is not None:
+            self._let_in(inline)
         if self._queues:
             self._turn_soon()
 
-    def _next(self) -> _QueuedRequest | None:
+    def _let_in(self, inline: _QueuedRequest) -> None:
+        self._left -= 1
+        inline.inside = self._route.answer(inline.whole, inline.reply)
+
+    def _next(self, now_s: float) -> _QueuedRequest | None:
         """Take the earliest goal of all queues out of its queue."""
         best: tuple[float, int, _QueuedRequest] | None = None
         of: _Queue | None = None
         for key, queue in list(self._queues.items()):
-            first = queue.first()
+            first = queue.fresh(now_s)
             if first is None:
-                del self._queues[key]
+                if not queue.aside:
+                    del self._queues[key]
             elif best is None or first < best:
                 best, of = first, queue
         if best is None or of is None:
             return None
         heappop(of.waiting)
         return best[2]
+
+    def _oldest_aside(self) -> _QueuedRequest | None:
+        """Take the one that came first of those who stand aside, of all queues."""
+        queues = [queue for queue in self._queues.values() if queue.aside]
+        if not queues:
+            return None
+        return min(queues, key=lambda queue: queue.aside[0].whole.came_s).oldest_aside()
+
+    def _newest_aside(self) -> _QueuedRequest | None:
+        """Take the one that came last of them."""
+        queues = [queue for queue in self._queues.values() if queue.aside]
+        if not queues:
+            return None
+        return max(queues, key=lambda queue: queue.aside[-1].whole.came_s).newest_aside()

@@ -129,11 +129,11 @@ class InferRoute:
             function = self._resolve(whole)
         except ServiceError:
             # `answer` will say what is wrong; a flood of such requests goes before nobody's rows.
-            return RequestHint(("", ""), _BULK_S, math.inf)
+            return RequestHint(("", ""), _BULK_S, math.inf, can_wait=True)
         end = min(_json_bytes(whole.body, _header_length(whole)), _HINT_BYTES)
         said = memoryview(whole.body)[:end]
         if _BULK.search(said) or whole.caller.bulk_only:
-            return RequestHint((function.name, "bulk"), _BULK_S, math.inf)
+            return RequestHint((function.name, "bulk"), _BULK_S, math.inf, can_wait=True)
         goal_s, time_s = function.slo_ms / 1000, math.inf
         for name, value in _SAID.findall(said):
             if name == b"timeout":

@@ -28,7 +28,8 @@ class Route:
     def hint(self, whole: WholeRequest) -> RequestHint:
         said = {key.decode(): value.decode() for key, value in whole.headers.items()}
         line = (whole.path, said.get("row_class", "interactive"))
-        return RequestHint(line, float(said.get("goal", "1")), float(said.get("time", "inf")))
+        goal_s, time_s = float(said.get("goal", "1")), float(said.get("time", "inf"))
+        return RequestHint(line, goal_s, time_s, can_wait=line[1] == "bulk")
 
     def refuse(self, whole: WholeRequest, reply: Reply, alike_s: float) -> None:
         self.refused.append(whole.body)
@@ -62,7 +63,7 @@ def after(*requests: WholeRequest, most: int = 1) -> Route:
 
     async def scene() -> Route:
         route = Route()
-        door = Backpressure(route, most=most)
+        door = Backpressure(route, most=most, clock=lambda: 0.0)
         for one in requests:
             door.answer(one, reply)
         await turns(len(requests) + 2)
@@ -74,7 +75,7 @@ def after(*requests: WholeRequest, most: int = 1) -> Route:
 def test_so_many_get_in_at_each_turn_in_the_order_they_came():
     async def scene() -> Route:
         route = Route()
-        door = Backpressure(route, most=2)
+        door = Backpressure(route, most=2, clock=lambda: 0.0)
         for number in range(5):
             door.answer(request(number), reply)
         for inside in (2, 4, 5):
@@ -123,7 +124,7 @@ def test_the_flood_is_what_is_refused():
 def test_a_line_with_a_late_goal_has_its_turn_however_many_urgent_ones_come():
     async def scene() -> Route:
         route = Route()
-        door = Backpressure(route, most=1)
+        door = Backpressure(route, most=1, clock=lambda: 0.0)
         door.answer(request("first"), reply)
         door.answer(request("patient", 0.0, path="patient", goal=1), reply)
         for number in range(200):
@@ -136,10 +137,55 @@ def test_a_line_with_a_late_goal_has_its_turn_however_many_urgent_ones_come():
     assert entered.index(b"patient") < 120
 
 
+def test_rows_that_have_waited_for_a_quarter_of_their_goal_stand_aside_and_get_in_all_the_same():
+    async def scene() -> Route:
+        route = Route()
+        now_s = 0.0
+        door = Backpressure(route, most=16, clock=lambda: now_s)
+        for number in range(80):
+            door.answer(request(f"old {number}", goal=0.1), reply)
+        door.answer(request("bulk", row_class="bulk"), reply)
+        door.answer(request("due", goal=0.1, time=0.1), reply)
+        now_s = 0.03
+        for number in range(20):
+            door.answer(request(f"new {number}", 0.03, goal=0.1), reply)
+        await turns(8)
+        return route
+
+    entered = asyncio.run(scene()).entered
+    assert entered[:16] == [b"old %d" % number for number in range(16)]  # before anybody waited
+    assert entered[16:32] == [b"due", *(b"new %d" % number for number in range(15))]
+    # Of each turn the one that has stood aside longest; then those that are in time, by their goals; then of
+    # the others those that came last, which have most of their goals left.
+    assert entered[32:39] == [b"old 16", *(b"new %d" % number for number in range(15, 20)), b"bulk"]
+    assert entered[39:48] == [b"old %d" % number for number in range(79, 70, -1)]
+    assert entered[48:51] == [b"old 17", b"old 70", b"old 69"]
+    assert len(set(entered)) == len(entered) == 102
+
+
+def test_who_leaves_while_standing_aside_is_never_let_in():
+    async def scene() -> Route:
+        route = Route()
+        now_s = 0.0
+        door = Backpressure(route, most=1, clock=lambda: now_s)
+        waiting = [door.answer(request(number, goal=0.1), reply) for number in range(5)]
+        now_s = 1.0
+        door.answer(request("new", 1.0, goal=0.1), reply)
+        await turns(1)
+        for number in (1, 3):
+            one = waiting[number]
+            assert one is not None
+            one.leave()
+        await turns(6)
+        return route
+
+    assert asyncio.run(scene()).entered == [b"0", b"new", b"4", b"2"]
+
+
 def test_who_leaves_the_line_is_never_let_in_and_who_leaves_inside_is_told_to_the_route():
     async def scene() -> Route:
         route = Route()
-        door = Backpressure(route, most=1)
+        door = Backpressure(route, most=1, clock=lambda: 0.0)
         places = [door.answer(request(number), reply) for number in range(4)]
         for number in (1, 2):
             place = places[number]
