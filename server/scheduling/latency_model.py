@@ -31,6 +31,7 @@ _NOISE = 0.15  # deviations up to here, in ln, are taken as they are
 _RECENT = 20  # batches that the margin covers
 _QUANTILE = 0.85  # of them: the fourth slowest of 20
 _MOST_MARGIN = 1.5
+_MOST_APART = 20.0  # ln, from the profile, of what is kept: 500 million times
 
 
 class LatencyModel:
@@ -178,6 +179,8 @@ class LatencyModel:
         model._recent = [(int(rows), float(took)) for rows, took in state["recent"]]
         for name, kind in state["kinds"].items():
             model._adopt(name, cls.from_json(kind))
+        if any(not abs(value + model._level) < _MOST_APART for value in (0.0, *model._shape.values())):
+            raise ValueError(f"no device is so much slower or faster than its profile: e^{model._level:g}")
         model._resize()
         return model
 

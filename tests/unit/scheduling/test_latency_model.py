@@ -164,3 +164,14 @@ def test_either_of_device_and_shape_makes_a_kind_of_its_own(device: str, bucket:
     other = model.on("other", "other")
     taught(kind, 30, 3.0)
     assert kind(8) > 2 * other(8)
+
+
+@pytest.mark.parametrize("level", [70.0, -70.0, 1e300, float("nan")])
+def test_what_no_device_can_be_is_not_taken_from_what_was_kept(level: float) -> None:
+    model = LatencyModel({1: 0.01, 8: 0.02})
+    state = model.to_json()
+    assert LatencyModel.from_json(state | {"level": 7.0})(1) > 1.0
+    with pytest.raises(ValueError, match="no device is so much slower or faster"):
+        LatencyModel.from_json(state | {"level": level})
+    with pytest.raises(ValueError, match="no device is so much slower or faster"):
+        LatencyModel.from_json(state | {"kinds": {"cpu|": {**state, "shape": [[1, level, 3]]}}})
