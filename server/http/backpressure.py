@@ -7,10 +7,11 @@ most of them are late. So a turn lets in some, and between two turns batches lea
 A request that has to wait is queued by its function and class. Between queues the earliest goal goes first,
 so that a flood for one function does not delay another's. A request with a deadline that finds its own queue
 moving so slowly that a quarter of its time would pass there is refused at once, without a look at its rows:
-it would be late. Bulk rows, and rows without a deadline, have the time to wait; but of the latter those that
-have waited for a quarter of their goal stand aside, for those that can still be answered within theirs: else,
-while more come than can be read, all of them would be late. Of those aside the last that came get in first,
-as they have most of their goals left; but of each turn's the first one, too, so that none waits for ever.
+it would be late. Bulk rows, and rows without a deadline, have the time to wait; but of the latter, once
+somebody has waited for as long as a goal without a pause, those that have waited for a quarter of theirs
+stand aside, for those that can still be answered in time: else, while more come than can be read, all of them
+would be late. Of those aside the last that came get in first, as they have most of their goals left; but of
+each turn's the first one, too, so that none waits for ever. A burst that passes sooner keeps its order.
 
 Owns the queues. Knows the event loop, and of a route what `Route` says.
 """
@@ -74,6 +75,7 @@ class _QueuedRequest:
     whole: WholeRequest
     reply: Reply
     fresh_until_s: float  # then it stands aside; inf = never
+    goal_s: float
     inside: RequestInProgress | None = None
     gone: bool = False
 
@@ -97,9 +99,11 @@ class _Queue:
             heappop(self.waiting)
         return self.waiting[0] if self.waiting else None
 
-    def fresh(self, now_s: float) -> tuple[float, int, _QueuedRequest] | None:
-        """The same, those left out that stand aside from now on."""
-        while (first := self.first()) is not None and first[2].fresh_until_s < now_s:
+    def fresh(self, now_s: float, since_s: float) -> tuple[float, int, _QueuedRequest] | None:
+        """The same, those left out that stand aside from now on, as somebody has waited since then."""
+        while (first := self.first()) is not None:
+            if first[2].fresh_until_s >= now_s or now_s - since_s <= first[2].goal_s:
+                break
             heappop(self.waiting)
             self.aside.append(first[2])
         return first
@@ -128,6 +132,7 @@ class Backpressure:
         self._clock = clock
         self._left = most  # that may still get in during this turn
         self._queues: dict[tuple[str, str], _Queue] = {}
+        self._since_s = 0.0  # somebody has waited all the time, if anybody waits
         self._arrivals = 0
         self._turning = False
 
@@ -146,12 +151,14 @@ class Backpressure:
             if too_long_s > 0:
                 self._route.refuse(whole, reply, max(_LEAST_SHUT_S, too_long_s))
                 return None
+        if not self._queues:
+            self._since_s = self._clock()
         if queue is None:
             queue = self._queues[hint.queue] = _Queue()
         self._arrivals += 1
         steps_aside = hint.time_s == math.inf and not hint.can_wait
         fresh_until_s = whole.came_s + _SHARE * hint.goal_s if steps_aside else math.inf
-        inline = _QueuedRequest(whole, reply, fresh_until_s)
+        inline = _QueuedRequest(whole, reply, fresh_until_s, hint.goal_s)
         heappush(queue.waiting, (due_s, self._arrivals, inline))
         return inline
 
@@ -181,7 +188,7 @@ class Backpressure:
         best: tuple[float, int, _QueuedRequest] | None = None
         of: _Queue | None = None
         for key, queue in list(self._queues.items()):
-            first = queue.fresh(now_s)
+            first = queue.fresh(now_s, self._since_s)
             if first is None:
                 if not queue.aside:
                     del self._queues[key]

@@ -146,9 +146,9 @@ def test_rows_that_have_waited_for_a_quarter_of_their_goal_stand_aside_and_get_i
             door.answer(request(f"old {number}", goal=0.1), reply)
         door.answer(request("bulk", row_class="bulk"), reply)
         door.answer(request("due", goal=0.1, time=0.1), reply)
-        now_s = 0.03
+        now_s = 0.11
         for number in range(20):
-            door.answer(request(f"new {number}", 0.03, goal=0.1), reply)
+            door.answer(request(f"new {number}", 0.11, goal=0.1), reply)
         await turns(8)
         return route
 
@@ -161,6 +161,26 @@ def test_rows_that_have_waited_for_a_quarter_of_their_goal_stand_aside_and_get_i
     assert entered[39:48] == [b"old %d" % number for number in range(79, 70, -1)]
     assert entered[48:51] == [b"old 17", b"old 70", b"old 69"]
     assert len(set(entered)) == len(entered) == 102
+
+
+def test_a_burst_that_passes_within_a_goal_keeps_its_order():
+    async def scene() -> Route:
+        route = Route()
+        now_s = 0.0
+        door = Backpressure(route, most=16, clock=lambda: now_s)
+        for number in range(60):
+            door.answer(request(number, goal=0.1), reply)
+        now_s = 0.09
+        for number in range(60, 80):
+            door.answer(request(number, 0.09, goal=0.1), reply)
+        await turns(8)
+        now_s = 5.0  # another burst: nobody has waited since the first one
+        for number in range(80, 120):
+            door.answer(request(number, 4.95, goal=0.1), reply)
+        await turns(5)
+        return route
+
+    assert asyncio.run(scene()).entered == [b"%d" % number for number in range(120)]
 
 
 def test_who_leaves_while_standing_aside_is_never_let_in():
