@@ -74,8 +74,7 @@ class _QueuedRequest:
 
     whole: WholeRequest
     reply: Reply
-    fresh_until_s: float  # then it stands aside; inf = never
-    goal_s: float
+    goal_s: float  # for whose sake it may stand aside; inf = it never does
     inside: RequestInProgress | None = None
     gone: bool = False
 
@@ -102,23 +101,17 @@ class _Queue:
     def fresh(self, now_s: float, since_s: float) -> tuple[float, int, _QueuedRequest] | None:
         """The same, those left out that stand aside from now on, as somebody has waited since then."""
         while (first := self.first()) is not None:
-            if first[2].fresh_until_s >= now_s or now_s - since_s <= first[2].goal_s:
+            inline = first[2]
+            if now_s - inline.whole.came_s <= _SHARE * inline.goal_s or now_s - since_s <= inline.goal_s:
                 break
             heappop(self.waiting)
-            self.aside.append(first[2])
+            self.aside.append(inline)
         return first
 
-    def oldest_aside(self) -> _QueuedRequest | None:
-        """Take out the one that has stood aside longest; None if there is none."""
+    def take_aside(self, *, last: bool) -> _QueuedRequest | None:
+        """Take out the one that came there first, or last; None if there is none."""
         while self.aside:
-            if not (inline := self.aside.popleft()).gone:
-                return inline
-        return None
-
-    def newest_aside(self) -> _QueuedRequest | None:
-        """Take out the one that may still be in time, if any may; None if there is none."""
-        while self.aside:
-            if not (inline := self.aside.pop()).gone:
+            if not (inline := self.aside.pop() if last else self.aside.popleft()).gone:
                 return inline
         return None
 
@@ -157,8 +150,7 @@ class Backpressure:
             queue = self._queues[hint.queue] = _Queue()
         self._arrivals += 1
         steps_aside = hint.time_s == math.inf and not hint.can_wait
-        fresh_until_s = whole.came_s + _SHARE * hint.goal_s if steps_aside else math.inf
-        inline = _QueuedRequest(whole, reply, fresh_until_s, hint.goal_s)
+        inline = _QueuedRequest(whole, reply, hint.goal_s if steps_aside else math.inf)
         heappush(queue.waiting, (due_s, self._arrivals, inline))
         return inline
 
@@ -172,9 +164,9 @@ class Backpressure:
         self._left = self._most
         now_s = self._clock()
         for _ in range(self._most // _ASIDE):
-            if (late := self._oldest_aside()) is not None:
+            if (late := self._next_aside(last=False)) is not None:
                 self._let_in(late)
-        while self._left and (inline := self._next(now_s) or self._newest_aside()) is not None:
+        while self._left and (inline := self._next(now_s) or self._next_aside(last=True)) is not None:
             self._let_in(inline)
         if self._queues:
             self._turn_soon()
@@ -199,16 +191,11 @@ class Backpressure:
         heappop(of.waiting)
         return best[2]
 
-    def _oldest_aside(self) -> _QueuedRequest | None:
-        """Take the one that came first of those who stand aside, of all queues."""
+    def _next_aside(self, *, last: bool) -> _QueuedRequest | None:
+        """Take the one that came first of those who stand aside, of all queues; or the one that came last."""
         queues = [queue for queue in self._queues.values() if queue.aside]
         if not queues:
             return None
-        return min(queues, key=lambda queue: queue.aside[0].whole.came_s).oldest_aside()
-
-    def _newest_aside(self) -> _QueuedRequest | None:
-        """Take the one that came last of them."""
-        queues = [queue for queue in self._queues.values() if queue.aside]
-        if not queues:
-            return None
-        return max(queues, key=lambda queue: queue.aside[-1].whole.came_s).newest_aside()
+        if last:
+            return max(queues, key=lambda queue: queue.aside[-1].whole.came_s).take_aside(last=True)
+        return min(queues, key=lambda queue: queue.aside[0].whole.came_s).take_aside(last=False)

@@ -79,11 +79,8 @@ class WorkerPaces:
         if len(self._workers) < 2:
             return
         pace.deviation = median(pace.recent)
-        others = sorted(
-            each.deviation
-            for each in self._workers.values()
-            if each is not pace and len(each.recent) >= _ENOUGH
-        )
+        known = [each for each in self._workers.values() if len(each.recent) >= _ENOUGH]
+        others = sorted(each.deviation for each in known if each is not pace)
         if not others or len(pace.recent) < _ENOUGH:
             return
         # Of two in the middle the nearer one: where two of three are alike, only the third is apart.
@@ -92,7 +89,6 @@ class WorkerPaces:
         was_apart = pace.is_apart
         pace.is_apart = apart > (_ALIKE if was_apart else _APART)
         if pace.is_apart:
-            known = [each for each in self._workers.values() if len(each.recent) >= _ENOUGH]
             min(known, key=lambda each: abs(each.deviation - level)).is_apart = False
         if pace.is_apart or was_apart:
             self.are_alike = not any(each.is_apart for each in self._workers.values())

@@ -17,7 +17,8 @@ log = logging.getLogger("ml_udf.server")
 
 _A_TURN = 512  # clients, before those that are here already are read again: a few milliseconds
 _PAUSE_S = 1.0
-_SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_NO_WATCH = errno.ENOSPC  # epoll may watch no more
+_SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, _NO_WATCH))
 
 
 class Acceptor:

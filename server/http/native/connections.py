@@ -162,8 +162,7 @@ class NativeConnections(Connections):
         limit, reply = self.limits.connections, b""
         if self._front.counts()["connections"] + most > limit:
             refusal = self.application.refusal(503, TOO_MANY)
-            head = self._reply_heads.of(refusal.status, refusal.headers, True, self.default_headers())
-            reply = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(refusal.body), refusal.body)
+            reply = self._whole_reply(refusal.status, refusal.body, refusal.headers, closes=True)
         return self._front.accept(listening.fileno(), most, limit, reply)
 
     def adopt(self, client: socket.socket) -> None:
@@ -315,10 +314,14 @@ class NativeConnections(Connections):
         """See `application.Shut`."""
         if self._is_closing or self not in self.open:
             return
-        head = self._reply_heads.of(status, headers, False, self.default_headers())
-        reply = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+        reply = self._whole_reply(status, body, headers, closes=False)
         until_s = time.monotonic() + min(for_s, _MOST_SHUT_S)
         self._front.shut(known, shape, numbers, until_s, reply, count)
+
+    def _whole_reply(self, status: int, body: bytes, headers: Mapping[str, str], *, closes: bool) -> bytes:
+        """What C sends without Python."""
+        head = self._reply_heads.of(status, headers, closes, self.default_headers())
+        return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def _bytes(self, id_: int, data: bytes, began_s: float) -> None:
         handed = self._handed.get(id_)

@@ -1,7 +1,7 @@
 """What models are worth where they are, and what it would bring to load others: rows in goal a second.
 
-The numbers of the rule `value`, at one moment, each found when it is first asked for. A model's rate is that
-of its rows of late; where the order of visits says that it is due, or not soon, that counts instead. Its
+The numbers of the rule `value`, at one moment, most of them found when first asked for. A model's rate is
+that of its rows of late; where the order of visits says that it is due, or not soon, that counts instead. Its
 worth is the part of its rows that would be lost if it had to be loaded again first. Pure.
 """
 
@@ -400,10 +400,10 @@ class Worth:
     def _work_s(self) -> dict[str, float]:
         """Worker → seconds that it has to do: half of what runs, and its share of what waits."""
         if self._work_by_worker_s is None:
-            self._work_by_worker_s = self._work_found_s()
+            self._work_by_worker_s = self._found_work_s()
         return self._work_by_worker_s
 
-    def _work_found_s(self) -> dict[str, float]:
+    def _found_work_s(self) -> dict[str, float]:
         state = self.state
         found = dict.fromkeys(state.workers, 0.0)
         for name, running in state.running.items():

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.benchmarks.processor_time import children_of
 from tests.benchmarks.serving.cases import Case
 from tests.benchmarks.serving.contenders import FRONTS, Contender
 from tests.benchmarks.serving.servers.model import WORKERS
@@ -119,10 +120,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _family(pid: int) -> dict[int, str]:
     """A process and everything below it: pid → when it began, so that no number is taken for another's."""
     family = {pid: _began(pid)}
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in task.read_text().split():
-                family |= _family(int(child))
+    for child in children_of(pid):
+        family |= _family(child)
     return family
 
 
