@@ -51,7 +51,7 @@ from server.catalog.functions import Function, ModelVersion
 from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.catalog.variants import Variants
-from server.catalog.wishes import held_out_of
+from server.catalog.wishes import HeldOut, held_out_of
 from server.dashboard import pages
 from server.dashboard.confusions import Confusions
 from server.dashboard.dashboard import Dashboard
@@ -480,6 +480,10 @@ async def _running(
         prices = _prices(settings)
         of_registry = VariantRepository(storage.engine)
         variants = Variants(await asyncio.to_thread(of_registry.all))
+
+        def held_out(model: ModelVersion) -> HeldOut | None:
+            return held_out_of(model, variants)
+
         trained = TrainingRepository(storage.engine)
         wishes = Wishes(
             dispatcher,
@@ -488,9 +492,11 @@ async def _running(
             residency.spread,
             metrics,
             supervisor.tasks(),
-            held_out=lambda model: held_out_of(model, variants),
+            held_out=held_out,
             measured=lambda: variants.epoch,
             price_per_s=None if prices is None else functools.partial(_price_per_s, prices, residency),
+            held=dispatcher.held_changes,
+            loads_able=not _scales(settings) or settings.capacity_policy == "static",
         )
         publisher = Publisher(
             storage.repository,
@@ -669,7 +675,7 @@ async def _running(
         history = History(HistoryRepository(storage.engine, here), read, supervisor.tasks())
         stack.push_async_callback(history.close)
         await history.start()
-        fleets = FleetReader(workforce, residency, dispatcher, latencies, metrics, prices)
+        fleets = FleetReader(workforce, residency, dispatcher, latencies, metrics, prices, held_out=held_out)
         autoscaler = _autoscaler(settings, fleets, workforce, residency, timeline, supervisor.tasks())
         if autoscaler is not None:
             stack.push_async_callback(autoscaler.close)
@@ -757,6 +763,11 @@ def _cache_counts(catalog: Catalog, metrics: Metrics, function: str) -> CacheCou
     return next((metrics.of(each).cache for each in catalog if each.key == function), None)
 
 
+def _scales(settings: Settings) -> bool:
+    """Whether there is anything that a capacity policy may change."""
+    return settings.workers.least != settings.workers.most
+
+
 def _autoscaler(
     settings: Settings,
     fleets: FleetReader,
@@ -766,7 +777,7 @@ def _autoscaler(
     tasks: Tasks,
 ) -> Autoscaler | None:
     """None where there is nothing to scale."""
-    if settings.workers.least == settings.workers.most:
+    if not _scales(settings):
         return None
     policy = capacity_policy_named(settings.capacity_policy)
     return Autoscaler(policy, fleets, workforce, residency, timeline, tasks)

@@ -1,8 +1,9 @@
 """The fleet as this server sees it: what capacity policies decide on, read from the live parts.
 
-A *function* of a policy is what the same variants may answer: a model version with those of its variants that
-served functions ask. An ensemble's members are functions of their own, each with the goal of the strictest
-served function that asks it. A variant on a kind of device is called `KEY@KIND`.
+A *function* of a policy is what the same variants may answer: a model that is asked by its name, or those
+variants of one that are alike to functions by wish (`alike.py`). An ensemble's members are functions of their
+own, each with the goal of the strictest served function that asks it. A variant on a kind of device is called
+`KEY@KIND`.
 
 A variant of which nothing has changed is the same object in every fleet: hundreds of fleets are remembered.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from server.capacity.alike import Alike, HeldOutOf, alike
 from server.capacity.policy import (
     Copy,
     CopyState,
@@ -26,9 +28,9 @@ from server.capacity.policy import (
 )
 from server.capacity.prices import Price
 from server.capacity.workforce import Workforce
-from server.catalog.functions import Function, ModelVersion
+from server.catalog.functions import ModelVersion
 from server.catalog.latencies import Latencies
-from server.catalog.variants import base_of
+from server.catalog.wishes import held_out_of
 from server.observability.metrics import Metrics
 from server.observability.stats import FunctionStats
 from server.placement.policy import WaitingRows
@@ -70,7 +72,8 @@ class _Count:
 class FleetReader:
     """`memory_bytes(worker's capacity)`: what a worker may hold; 0 = no bound. prices: by device kind.
 
-    With no prices a worker costs 1 a second, and what it holds nothing.
+    With no prices a worker costs 1 a second, and what it holds nothing. held_out: what is known of how often
+    a model is right, as wishes know it.
     """
 
     def __init__(
@@ -82,7 +85,9 @@ class FleetReader:
         metrics: Metrics,
         prices: Mapping[str, Price] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        held_out: HeldOutOf = held_out_of,
     ) -> None:
+        self._held_out = held_out
         self._workforce = workforce
         self._residency = residency
         self._dispatcher = dispatcher
@@ -105,28 +110,27 @@ class FleetReader:
     def read(self) -> Fleet:
         """All that a policy sees, now."""
         now_s = self._clock()
-        served = [one for one in self._dispatcher.served() if any(not each.endpoint for each in one.asked)]
-        by_name: dict[str, dict[str, Function]] = {}  # what variants share → functions that ask it
-        self._models = {}
-        for function in served:
-            for model in function.asked:
-                if not model.endpoint:
-                    self._models[model.key] = model
-                    by_name.setdefault(_function_of(model), {})[function.key] = function
+        stats = dict(self._metrics.items())
+        by_model = alike(
+            self._dispatcher.served(),
+            lambda function: (
+                (function.name, function.version) in stats and stats[function.name, function.version].rows > 0
+            ),
+            self._held_out,
+        )
+        self._models = {key: group.models[key] for key, group in by_model.items()}
         workers = self._workers(now_s)
         devices = self._devices(workers.values())
         before = self._variants_before
-        found = (one for kind in devices for one in self._variants(kind, by_name))
+        found = (one for kind in devices for one in self._variants(kind, by_model))
         variants = {one.name: before[one.name] if before.get(one.name) == one else one for one in found}
         self._variants_before = variants
         self._files_bytes = {key: size for key, size in self._files_bytes.items() if key in self._models}
-        demand, stats = self._dispatcher.demand(), dict(self._metrics.items())
+        demand = self._dispatcher.demand()
+        groups = {group.name: group for group in by_model.values()}
         return Fleet(
             now_s,
-            tuple(
-                self._load(name, functions.values(), demand, stats)
-                for name, functions in sorted(by_name.items())
-            ),
+            tuple(self._load(groups[name], demand, stats) for name in sorted(groups)),
             variants,
             devices,
             workers,
@@ -135,21 +139,23 @@ class FleetReader:
 
     def _load(
         self,
-        name: str,
-        functions: Collection[Function],
+        group: Alike,
         demand: Mapping[Group, WaitingRows],
         stats: Mapping[tuple[str, int], FunctionStats],
     ) -> FunctionLoad:
-        groups = dict.fromkeys(function.asked for function in functions)
         late = sum(
-            stats[key].over_goal_rows for each in functions if (key := (each.name, each.version)) in stats
+            stats[key].over_goal_rows
+            for each in group.counted.values()
+            if (key := (each.name, each.version)) in stats
         )
+        name = group.name
         return FunctionLoad(
             name,
-            min(function.slo_ms for function in functions) / 1000,
-            self._arrived.setdefault(name, _Count()).at(sum(map(self._residency.came, groups))),
+            min(function.slo_ms for function in group.askers.values()) / 1000,
+            self._arrived.setdefault(name, _Count()).at(sum(map(self._residency.came, group.asked))),
             self._late.setdefault(name, _Count()).at(late),
-            sum(demand[group].rows - demand[group].fillers for group in groups if group in demand),
+            sum(demand[asked].rows - demand[asked].fillers for asked in group.asked if asked in demand),
+            group.min_accuracy,
         )
 
     def _workers(self, now_s: float) -> dict[str, Worker]:
@@ -205,13 +211,14 @@ class FleetReader:
             )
         return found
 
-    def _variants(self, kind: str, by_name: Mapping[str, Mapping[str, Function]]) -> Iterable[Variant]:
+    def _variants(self, kind: str, by_model: Mapping[str, Alike]) -> Iterable[Variant]:
         for model in self._models.values():
-            functions = by_name[_function_of(model)].values()
+            group = by_model[model.key]
             # Others cut no batches: what larger ones would take is a guess.
-            asked = [one for one in functions if self._metrics.of(one).rows] or functions
+            askers = list(group.askers.values())
+            asked = [one for one in askers if self._metrics.of(one).rows] or askers
             most = max(function.max_batch for function in asked)
-            form = next(function.form for function in functions if model in function.asked)
+            form = askers[0].form
             latency_s = self._latencies.of_rows(model, form)
             sizes = [rows for rows in _ROWS if rows < most] + [most]
             device = self._device_names.get(kind, "")
@@ -220,13 +227,13 @@ class FleetReader:
             has_host_tier = kind != "cpu"
             yield Variant(
                 f"{model.key}@{kind}",
-                _function_of(model),
+                group.name,
                 kind,
                 tuple((rows, latency_s(rows)) for rows in sizes),
                 self._size_bytes(model),
                 max(again_s, from_disk_s) if has_host_tier else again_s,
                 again_s if has_host_tier else None,
-                accuracy=model.accuracy,
+                accuracy=None if (known := self._held_out(model)) is None else known.low,
             )
 
     def _size_bytes(self, model: ModelVersion) -> int:
@@ -255,8 +262,3 @@ class FleetReader:
                 if name in variants:
                     ready_s = self._clock() + variants[name].load_s if state == "loading" else 0.0
                     yield Copy(name, place.worker, state, ready_s)
-
-
-def _function_of(model: ModelVersion) -> str:
-    """What its variants share."""
-    return f"{base_of(model.name)}/{model.version}"

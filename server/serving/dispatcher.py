@@ -119,6 +119,7 @@ class Dispatcher:
             scheduler, self._functions, metrics, latency_of, tasks or Tasks(), self._held, self._wake
         )
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
+        self._held_changes = 0
         self._retired: set[str] = set()  # workers that take no more rows
         self._ids = itertools.count(1)
         self._like = LikeRows(self._ids.__next__, scheduler.room)
@@ -228,6 +229,10 @@ class Dispatcher:
     def held(self) -> Collection[frozenset[str]]:
         """The models that each worker holds."""
         return self._resident.values()
+
+    def held_changes(self) -> int:
+        """How often what workers hold has changed."""
+        return self._held_changes
 
     def backlog_s(self) -> dict[str, float]:
         """By worker, how long an interactive row that came now would wait there."""
@@ -909,6 +914,7 @@ class Dispatcher:
         """These models may be asked of the worker now."""
         self._workers[worker.name] = worker
         self._resident[worker.name] = resident
+        self._held_changes += 1
         self._show(worker)
         for function in self._functions.values():
             if function.follows_plans and not resident.isdisjoint(model.key for model in function.asked):
@@ -951,6 +957,7 @@ class Dispatcher:
         """Send it nothing more; its batches fail right after this and run again."""
         self._quarantine.worker_lost(worker)
         self._resident.pop(worker.name, None)
+        self._held_changes += 1
         if self._workers.pop(worker.name, None) is not None:
             self._core.set_worker(
                 time.monotonic(), WorkerView(worker.name, alive=False, resident=frozenset())

@@ -164,11 +164,19 @@ class Wishes:
         held_out: Callable[[ModelVersion], HeldOut | None] = held_out_of,
         measured: Callable[[], int] = lambda: 0,
         price_per_s: Callable[[ModelVersion, str], float | None] | None = None,
+        held: Callable[[], int] = lambda: 0,
+        *,
+        loads_able: bool = True,
     ) -> None:
         """measured: another number as soon as `held_out` may say something else. price_per_s: of a device of
         that kind while it runs the model, None where that is not known yet; no such function = nobody said
-        prices, and a cost is counted in seconds.
+        prices, and a cost is counted in seconds. held: another number as soon as workers hold other models.
+        loads_able: whether a wish for accuracy has the better of two able candidates loaded where there is
+        room; not where a capacity policy says which of them there are.
         """
+        self._held = held
+        self._held_at = held()
+        self._loads_able = loads_able
         self._price_per_s = price_per_s
         self._measured = measured
         self._measured_at = measured()
@@ -313,6 +321,8 @@ class Wishes:
         """Have the candidate loaded, where there is room, that would be chosen if it were resident."""
         if all(each.load_s == 0.0 for each in decision.estimates):
             return
+        if not self._loads_able and goals.min_accuracy is not None and self._has_able(goals, decision):
+            return
         idle = self._estimates(function, known, form, goals.rows, is_idle=True)
         best = decide(goals, idle).chosen
         absent = best != decision.chosen and not any(best in held for _, held, _ in self._sight.workers)
@@ -321,6 +331,11 @@ class Wishes:
         self._spread_at_s[best] = self._clock()
         model = next(each for each in function.candidates if each.key == best)
         self._tasks.once("spread", self._spread((model,)), f"spread {best}")
+
+    def _has_able(self, goals: Goals, decision: Decision) -> bool:
+        """Whether who is chosen is on a worker, and accurate enough."""
+        chosen = next(each for each in decision.estimates if each.key == decision.chosen)
+        return chosen.load_s == 0.0 and (chosen.low or 0.0) >= (goals.min_accuracy or 0.0)
 
     # ── what is known of the candidates ─────────────────────────────────────────────────────────────────
 
@@ -426,6 +441,10 @@ class Wishes:
         sight = self._sight
         since_s = now_s - sight.looked_s
         if since_s < _LOOK_S:
+            if self._held() != self._held_at:
+                # A row that is asked of what has just been evicted would have it loaded again.
+                self._see()
+                self._end_epoch(now_s)
             return
         if self._measured() != self._measured_at:
             self._measured_at = self._measured()
@@ -433,8 +452,7 @@ class Wishes:
                 known.held_out = {each.key: self._held_out(each) for each in known.candidates}
             sight.level = ()
         sight.looked_s = now_s
-        sight.workers = list(self._workers.holdings())
-        sight.backlog_s = self._workers.backlog_s()
+        self._see()
         for known in self._known.values():
             fades = math.exp(-since_s / _FADE_S)
             known.rate = known.rate * fades + (1 - fades) * known.came / since_s
@@ -447,6 +465,11 @@ class Wishes:
         if level != sight.level or now_s - sight.began_s >= _HOLDS_S:
             sight.level = level
             self._end_epoch(now_s)
+
+    def _see(self) -> None:
+        self._held_at = self._held()
+        self._sight.workers = list(self._workers.holdings())
+        self._sight.backlog_s = self._workers.backlog_s()
 
     def _end_epoch(self, now_s: float) -> None:
         self._sight.began_s = now_s
