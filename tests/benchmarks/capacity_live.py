@@ -3,6 +3,9 @@
 A load of 10, 400 and 10 rows/s, a third of the time each, of Poisson arrivals, on `--workers 1:2`, once for
 each capacity policy named, and for one worker and two that stay. The model takes 5 ms a batch and 3 ms a row,
 by the clock: a device of exactly known speed. One cannot serve 400 rows/s within the goal, two can.
+With --variants it is a network of photos that computes (vgg, trained here for a moment) with its int8 beside
+it: of a function that names the float32 one, of one by wish for which both are accurate enough, and of one
+that chooses row by row; who answered in each step is told as well.
 Told are the share of rows within the goal, also outside the first 10 s of each step; what time of workers it
 took; the timeline; whether the same policy decides the same again on the recorded fleets; and what it does in
 the simulator on the same arrivals.
@@ -17,9 +20,10 @@ import itertools
 import json
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.table import Table
 
@@ -51,43 +55,102 @@ def arrivals_of(step_s: float) -> list[float]:
     return found
 
 
+class Service(Protocol):
+    """What is served. flags: of its server beside those of every case."""
+
+    flags: Sequence[str]
+
+    def deploy(self, server: InferenceServer) -> None:
+        """Have it served, and its l̂ known, before the load comes."""
+        ...
+
+    def request(self, server: InferenceServer, number: int) -> bytes:
+        """Of the row of that number, whole."""
+        ...
+
+
+class Clocked:
+    """A model of exactly known speed."""
+
+    flags: Sequence[str] = ()
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def deploy(self, server: InferenceServer) -> None:
+        folder = server.home / "made"
+        model = hashing_model(folder, "text_hash", **MODEL)
+        server.deploy(model, "udf_text", slo_ms=GOAL_S * 1e3, max_batch=LARGEST)
+        _warm_up(server, self._workers)
+
+    def request(self, server: InferenceServer, number: int) -> bytes:
+        body = json.dumps(_body([f"row {number}"])).encode()
+        return request_bytes(server.url, "/v2/models/udf_text/infer", body)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute and a half for each, not five")
     parser.add_argument("--policies", default="forecast,infaas")
     parser.add_argument("--no-fixed", action="store_true", help="without one worker and two that stay")
+    parser.add_argument(
+        "--variants", action="store_true", help="of a network that computes, in float32 and int8"
+    )
     options = parser.parse_args()
     step_s = 30.0 if options.quick else 100.0
     arrivals_s = arrivals_of(step_s)
-    cases = [("one worker", "1", "static"), ("two workers", "2", "static")]
-    cases = [] if options.no_fixed else cases
-    cases += [(name, "1:2", name) for name in options.policies.split(",")]
-    results = [run(*case, arrivals_s=arrivals_s, step_s=step_s) for case in cases]
+    if options.variants:
+        from tests.benchmarks.capacity_live_variants import cases_of  # it needs torch
+
+        with tempfile.TemporaryDirectory() as folder:
+            served = cases_of(Path(folder))
+            cases = [
+                (f"{title}, {policy}", "1:2", policy, service)
+                for title, service in served
+                for policy in options.policies.split(",")
+            ]
+            results = [run(*case, arrivals_s=arrivals_s, step_s=step_s) for case in cases]
+        show(results)
+        write_json("capacity_live_variants", {"step_s": step_s, "goal_s": GOAL_S, "cases": results})
+        return
+    fixed = [] if options.no_fixed else [("one worker", "1", "static"), ("two workers", "2", "static")]
+    policies = [(name, "1:2", name) for name in options.policies.split(",")]
+    results = [
+        run(*case, Clocked(int(case[1][0])), arrivals_s=arrivals_s, step_s=step_s)
+        for case in (*fixed, *policies)
+    ]
     show(results)
     write_json("capacity_live", {"step_s": step_s, "goal_s": GOAL_S, "rates": RATES, "cases": results})
 
 
 def run(
-    title: str, workers: str, policy: str, *, arrivals_s: Sequence[float], step_s: float
+    title: str,
+    workers: str,
+    policy: str,
+    service: Service,
+    *,
+    arrivals_s: Sequence[float],
+    step_s: float,
 ) -> dict[str, Any]:
     """One server under the whole load."""
     say(f"{title}: {len(arrivals_s):,} rows in {3 * step_s:g} s")
     with tempfile.TemporaryDirectory() as folder:
-        flags = [ANEW, f"--workers={workers}", f"--capacity-policy={policy}"]
+        flags = [ANEW, f"--workers={workers}", f"--capacity-policy={policy}", *service.flags]
         with inference_server(Path(folder) / "home", flags=flags) as server:
-            server.deploy(
-                hashing_model(Path(folder), "text_hash", **MODEL),
-                "udf_text",
-                slo_ms=GOAL_S * 1e3,
-                max_batch=LARGEST,
-            )
-            _warm_up(server, int(workers[0]))
+            service.deploy(server)
             before = len(_decisions(server))
-            replayed = asyncio.run(replay(server.url, arrivals_s, lambda number: _request(server, number)))
+            replayed = asyncio.run(
+                replay(
+                    server.url,
+                    arrivals_s,
+                    lambda number: service.request(server, number),
+                    keeps_answers=True,
+                )
+            )
             decisions = _decisions(server)
             with server.client() as client:
                 timeline = client.get("/v1/capacity")["capacity"]
-    told = _shares(replayed, step_s)
+    told = {**_shares(replayed, step_s), "answered_by": _answered_by(replayed, step_s)}
     if not decisions:
         return {"case": title, **told, "worker_s": int(workers) * 3 * step_s, "timeline": []}
     during = [Fleet.from_json(one["fleet"]) for one in decisions[before:]]
@@ -114,14 +177,18 @@ def _warm_up(server: InferenceServer, workers: int) -> None:
             client.post("/v2/models/udf_text/infer", _body([f"{rows} {row}" for row in range(rows)]))
 
 
+def _answered_by(replayed: Replay, step_s: float) -> list[dict[str, int]]:
+    """Of each step, how many rows who answered, where the answers say it."""
+    found: list[Counter[str]] = [Counter() for _ in RATES]
+    for one in replayed.outcomes:
+        outputs = json.loads(one.body).get("outputs", []) if one.status == 200 else []
+        said = [output["data"][0] for output in outputs if output["name"] == "answered_by"]
+        found[min(len(RATES) - 1, int(one.at_s // step_s))].update(said)
+    return [dict(each) for each in found]
+
+
 def _body(texts: Sequence[str]) -> dict[str, Any]:
     return {"inputs": [{"name": "text", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}]}
-
-
-def _request(server: InferenceServer, number: int) -> bytes:
-    return request_bytes(
-        server.url, "/v2/models/udf_text/infer", json.dumps(_body([f"row {number}"])).encode()
-    )
 
 
 def _decisions(server: InferenceServer) -> list[dict[str, Any]]:
@@ -183,13 +250,15 @@ def _simulated(
     joins_s = [one["took_s"] for one in timeline if (one["action"], one["outcome"]) == ("worker_up", "done")]
     join_s = joins_s[0] if joins_s else next(iter(first.devices.values())).join_s
     devices = {name: dataclasses.replace(kind, join_s=join_s) for name, kind in first.devices.items()}
+    asked = max(last.functions, key=lambda one: one.arrived)
+    mine = {name: one for name, one in last.variants.items() if one.function == asked.name}
     scene = Scene(
-        functions={one.name: one.goal_s for one in first.functions},
-        variants=last.variants,
+        functions={asked.name: asked.goal_s},
+        variants=mine,
         devices=devices,
         workers=tuple(dataclasses.replace(one, state="ready", since_s=0.0) for one in first.workers.values()),
-        copies=first.copies,
-        arrivals={first.functions[0].name: arrivals_s},
+        copies=tuple(one for one in first.copies if one.variant in mine),
+        arrivals={asked.name: arrivals_s},
         until_s=until_s,
     )
     outcome = FleetSimulation(scene, policy_named(policy)).run()
@@ -223,6 +292,10 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             said = f"{event['action']} {event['worker']} {event['model'] or ''}: {event['reason']}"
             came = f"{event['outcome']} in {event['took_s']:.1f} s {event['error'] or ''}"
             say(f"{one['case']}: {event['at'][11:23]} {said} → {came}")
+        for rate, counts in zip(RATES, one["answered_by"], strict=True):
+            if counts:
+                who = ", ".join(f"{name} {rows:,}" for name, rows in sorted(counts.items()))
+                say(f"{one['case']}: at {rate:g} rows/s answered by {who}")
         if "simulated" in one:
             say(f"{one['case']}, simulated: {one['simulated']['workers']}")
 
