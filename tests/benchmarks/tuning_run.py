@@ -17,7 +17,8 @@ import numpy as np
 from optuna.storages import InMemoryStorage
 
 from gpu_worker.tasks.metrics import metric_named
-from server.training.jobs.saturation import Tried, has_stalled, shows_no_better
+from server.training.jobs.budget import DEFAULT, Budget
+from server.training.jobs.saturation import Tried, has_stalled, shows_no_better, stalled_after
 from server.training.jobs.spec import JobSpec
 from server.training.promotion.deployer import _CANDIDATES, _MARGIN, _candidates
 from server.training.promotion.selection import select_ensemble
@@ -39,6 +40,7 @@ from tests.benchmarks.tuning_task import (
 
 WORKER = "worker"
 MOST_MEMBERS = 8
+DEFAULT_EPOCHS = 100  # of a study, in the budget that a job has by default
 # What a contender changes of the study that ships, by its name: "branch-late" has its branches for the last
 # third of the budget.
 POLICIES: dict[str, dict[str, Any]] = {
@@ -161,9 +163,9 @@ class Worker:
         return copy(parent) if given.start_epoch else warm(parent)
 
 
-def shipped() -> StudySpec:
-    """The study of one model as a job that says nothing has it."""
-    (study,) = JobSpec("benchmark", models=("resnet",)).studies(0, "").values()
+def shipped(budget: Budget = DEFAULT) -> StudySpec:
+    """The study of one model as a job has it that says nothing, but perhaps for how long."""
+    (study,) = JobSpec("benchmark", models=("resnet",), budget_s=budget.seconds).studies(0, "").values()
     return study
 
 
@@ -236,7 +238,8 @@ def _would_end(master: Master, validation_rows: int) -> bool:
     """Whether a job with a budget of time would train no more, for what it has found."""
     if any(trial.state == "paused" and trial.cool_from is not None for trial in master.trials()):
         return False
-    ends = replace(master.spec, stale_trials=shipped().stale_trials)
+    budget = Budget(seconds=DEFAULT.seconds * master.spec.budget_epochs / DEFAULT_EPOCHS)
+    ends = replace(master.spec, stale_trials=shipped(budget).stale_trials)
     if saturated(ends, master.trials()):
         return True
     metric = metric_named(master.spec.metric)
@@ -246,7 +249,7 @@ def _would_end(master: Master, validation_rows: int) -> bool:
         if trial.state == "finished" and trial.best_score is not None
     )
     is_enough = any(shows_no_better(metric, score, validation_rows) for score in scores)
-    return is_enough or has_stalled(metric, Tried(scores), [], validation_rows)
+    return is_enough or has_stalled(metric, Tried(scores), [], validation_rows, stalled_after(budget))
 
 
 def deployed(task: Task, master: Master, kept: Mapping[str, State]) -> tuple[float, int]:

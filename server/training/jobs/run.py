@@ -33,7 +33,7 @@ from server.catalog.jobs import Job, Snapshot
 from server.errors import LeaseLost, ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
 from server.training.jobs.budget import DEFAULT
-from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better
+from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better, stalled_after
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
@@ -343,13 +343,14 @@ class Run:
         tried = {model: _tried(study) for model, study in studies.items()}
         under_way = {model for model, _, _ in self._held}
         is_short = self.spec.budget_s <= DEFAULT.seconds
+        trials = stalled_after(self.spec.budget)
         scores = [score for each in tried.values() for score in each.scores]
         is_enough = any(shows_no_better(metric, score, rows) for score in scores)
         for model in studies.keys() - self.stopped.keys() - under_way:
             others = [tried[other] for other in tried if other != model]
             if is_enough and (tried[model].scores or self._task.networks):
                 self.stopped[model] = StudyOver(f"{rows} validation rows could show no better model")
-            elif has_stalled(metric, tried[model], others, rows):
+            elif has_stalled(metric, tried[model], others, rows, trials):
                 self.stopped[model] = StudyOver("the last trials were better by chance at most")
             elif is_short and is_outrun(metric, tried[model], others, rows):
                 self.stopped[model] = StudyOver("a model that is learnt much faster answers as well")

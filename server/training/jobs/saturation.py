@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_worker.tasks.metrics import Metric
+from server.training.jobs.budget import DEFAULT, Budget
 
-__all__ = ["Tried", "has_stalled", "is_outrun", "shows_no_better"]
+__all__ = ["Tried", "has_stalled", "is_outrun", "shows_no_better", "stalled_after"]
 
 _ERRORS = 6  # that a perfect model would have to spare: 2 · 0.5^6 is below 0.05, 2 · 0.5^5 is not
 _ROWS_GAINED = 3  # by which a trial must be better than what was known: fewer are chance
 _ERROR_GAINED = 0.3  # times 1 / √rows of an error: less is chance
-_TRIALS = 4  # in a row that are not
+_TRIALS, _TRIALS_IF_ASKED = 4, 8  # in a row that are not; where more than the default budget was asked for
 _TIMES_AS_FAST = 4.0  # below that, how fast two models are learnt is chance as well
 
 
@@ -36,8 +37,17 @@ def shows_no_better(metric: Metric, score: float, rows: int) -> bool:
     return metric.name == "accuracy" and (1 - score) * rows < _ERRORS - 0.5
 
 
-def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int) -> bool:
-    """Whether the last trials of a study were no better than what was known before them, by it or by the
+def stalled_after(budget: Budget) -> int:
+    """Trials in a row that gain nothing but by chance, after which a study ends.
+
+    Who asks for more time than a job has by default wants the score and not the time: there the next four
+    trials still find something (docs/benchmarks.md, bench-tuning).
+    """
+    return _TRIALS if budget.seconds <= DEFAULT.seconds else _TRIALS_IF_ASKED
+
+
+def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int, trials: int) -> bool:
+    """Whether the last `trials` of a study were no better than what was known before them, by it or by the
     other studies of the job, but for chance.
 
     Who always goes on for one more row that happens to be right, or for a last digit of an error, chooses by
@@ -50,7 +60,7 @@ def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int
             known, since = merit, 0
         else:
             since += 1
-    return since >= _TRIALS
+    return since >= trials
 
 
 def is_outrun(metric: Metric, study: Tried, others: Sequence[Tried], rows: int) -> bool:

@@ -14,6 +14,7 @@ from gpu_worker.model_files.backbone import HEAD, backbone_from
 from server.errors import BadOption
 from server.training.datasets.leakage import Origin
 from server.training.jobs.budget import DEFAULT, Budget, budget_of
+from server.training.jobs.saturation import stalled_after
 from server.training.recipes import AUGMENT, DEFAULT_TASK, Recipe, recipe_for
 from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
@@ -24,7 +25,7 @@ __all__ = ["JobSpec"]
 Visibility = Literal["private", "public"]
 ClassWeight = Literal["none", "balanced"]
 
-_STALE_TRIALS = 8
+_STALE = 2  # times as many trials that bettered nothing as such that bettered it by chance at most
 _COOL_EPOCHS = 5
 
 
@@ -172,7 +173,7 @@ class JobSpec:
                     budget_epochs=epochs[model] or NO_LIMIT,
                     budget_s=seconds,
                     # Who asks for epochs or trials gets them all; minutes are the most that may be used.
-                    stale_trials=_STALE_TRIALS if seconds else 0,
+                    stale_trials=_STALE * stalled_after(self.budget) if seconds else 0,
                     max_epochs=self.max_epochs,
                     cool_epochs=self._cool_epochs(model),
                     max_trials=trials[model] or self.max_trials,

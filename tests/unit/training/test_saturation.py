@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from gpu_worker.tasks.metrics import METRICS
-from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better
+from server.training.jobs.budget import Budget
+from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better, stalled_after
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_nothing_is_said_of_metrics_that_are_no_share_of_rows(metric):
 def test_four_trials_that_gain_fewer_than_three_rows_are_chance(right, stalled):
     study = tried(right)
     for share in ("accuracy", "macro_f1", "micro_f1", "auc"):
-        assert has_stalled(METRICS[share], study, [], 100) is stalled
+        assert has_stalled(METRICS[share], study, [], 100, 4) is stalled
 
 
 @pytest.mark.parametrize(
@@ -54,17 +55,17 @@ def test_four_trials_whose_error_falls_by_less_than_its_own_uncertainty_are_chan
     for error in ("rmse", "mae", "log_loss"):
         for unit in (1e-3, 1.0, 1e3):
             study = Tried(tuple(unit * each for each in errors))
-            assert has_stalled(METRICS[error], study, [], 100) is stalled
+            assert has_stalled(METRICS[error], study, [], 100, 4) is stalled
     unexplained = Tried(tuple(1 - each / 20 for each in errors))
-    assert has_stalled(METRICS["r2"], unexplained, [], 100) is stalled
-    assert not has_stalled(METRICS["rmse"], Tried((10.0, 9.9, 9.8, 9.7, 9.6)), [], 10_000), (
+    assert has_stalled(METRICS["r2"], unexplained, [], 100, 4) is stalled
+    assert not has_stalled(METRICS["rmse"], Tried((10.0, 9.9, 9.8, 9.7, 9.6)), [], 10_000, 4), (
         "more rows tell more"
     )
 
 
 def test_what_cannot_be_better_has_stalled_by_any_metric():
     for name, metric in METRICS.items():
-        assert has_stalled(metric, Tried((metric.best,) * 5), [], 50), name
+        assert has_stalled(metric, Tried((metric.best,) * 5), [], 50, 4), name
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_what_cannot_be_better_has_stalled_by_any_metric():
 )
 def test_what_another_model_of_the_job_has_found_is_known_to_all(right, stalled):
     others = [tried([70, 80]), tried([]), tried([50])]
-    assert has_stalled(METRICS["accuracy"], tried(right), others, 100) is stalled
+    assert has_stalled(METRICS["accuracy"], tried(right), others, 100, 4) is stalled
 
 
 @pytest.mark.parametrize(
@@ -107,3 +108,10 @@ def test_a_model_that_is_slow_and_no_better_than_a_fast_one_is_outrun(metric, sc
 def tried(right: Sequence[int]) -> Tried:
     """Of 100 rows so many."""
     return Tried(tuple(each / 100 for each in right), 1.0)
+
+
+def test_who_asks_for_more_than_the_default_has_it_looked_for_twice_as_long():
+    assert [stalled_after(Budget(seconds=seconds)) for seconds in (30, 300, 301, 3600)] == [4, 4, 8, 8]
+    study = tried([80, 79, 82, 60, 81])
+    assert has_stalled(METRICS["accuracy"], study, [], 100, 4)
+    assert not has_stalled(METRICS["accuracy"], study, [], 100, 8)
