@@ -321,7 +321,7 @@ class Wishes:
         """Have the candidate loaded, where there is room, that would be chosen if it were resident."""
         if all(each.load_s == 0.0 for each in decision.estimates):
             return
-        if not self._loads_able and goals.min_accuracy is not None and self._has_able(goals, decision):
+        if not self._loads_able and goals.min_accuracy is not None:
             return
         idle = self._estimates(function, known, form, goals.rows, is_idle=True)
         best = decide(goals, idle).chosen
@@ -331,11 +331,6 @@ class Wishes:
         self._spread_at_s[best] = self._clock()
         model = next(each for each in function.candidates if each.key == best)
         self._tasks.once("spread", self._spread((model,)), f"spread {best}")
-
-    def _has_able(self, goals: Goals, decision: Decision) -> bool:
-        """Whether who is chosen is on a worker, and accurate enough."""
-        chosen = next(each for each in decision.estimates if each.key == decision.chosen)
-        return chosen.load_s == 0.0 and (chosen.low or 0.0) >= (goals.min_accuracy or 0.0)
 
     # ── what is known of the candidates ─────────────────────────────────────────────────────────────────
 

@@ -271,9 +271,15 @@ def test_a_wish_names_no_models(field: str) -> None:
 class House:
     """Wishes over one worker, whose clock, load and models the test sets."""
 
-    def __init__(self, *held: str, price_per_s: Mapping[str, float | None] | None = None) -> None:
+    def __init__(
+        self,
+        *held: str,
+        price_per_s: Mapping[str, float | None] | None = None,
+        loads_able: bool = True,
+    ) -> None:
         self.now_s = 100.0
         self.held = frozenset(held or MS)
+        self.held_changes = 0
         self.busy_s = 0.0
         self.spread: list[str] = []
         self.metrics = Metrics()
@@ -286,6 +292,8 @@ class House:
             self.metrics,
             clock=lambda: self.now_s,
             price_per_s=None if price_per_s is None else lambda model, device: price_per_s[model.key],
+            held=lambda: self.held_changes,
+            loads_able=loads_able,
         )
 
     async def _spread(self, group: tuple[ModelVersion, ...]) -> None:
@@ -393,6 +401,28 @@ def test_the_better_one_that_is_not_resident_is_loaded_where_there_is_room() -> 
         assert house.chosen(function) == "small"
 
     asyncio.run(run())
+
+
+def test_where_a_capacity_policy_says_which_able_ones_there_are_a_wish_loads_no_other() -> None:
+    async def loaded(held: str, **wants: Any) -> list[str]:
+        house = House(held, loads_able=False)
+        house.chosen(wished(**wants))
+        await asyncio.sleep(0)
+        return house.spread
+
+    async def run() -> None:
+        assert await loaded("middle/1", min_accuracy=0.75, slo_ms=50) == []
+        assert await loaded("small/1") == ["large/1"], "which is the best no policy knows"
+
+    asyncio.run(run())
+
+
+def test_what_has_just_been_evicted_is_asked_nothing_more() -> None:
+    """A row that waited for it would have it loaded again."""
+    house, function = House(loads_able=False), wished(min_accuracy=0.75, slo_ms=50)
+    assert house.chosen(function) == "small"
+    house.held, house.held_changes = frozenset({"middle/1"}), 1
+    assert house.chosen(function) == "middle", "in the same moment"
 
 
 def test_a_candidate_whose_file_is_gone_answers_nothing_until_it_is_back(tmp_path: Path) -> None:
