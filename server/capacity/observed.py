@@ -198,7 +198,7 @@ class FleetReader:
         found = {}
         for kind in dict.fromkeys((*there_may_be, *kinds)):
             most = kinds.count(kind) if self._workforce.pause_left_s else there_may_be.count(kind)
-            price = Price(per_hour=3600.0) if self._prices is None else self._prices[kind]
+            price = self._price(kind)
             found[kind] = DeviceKind(
                 kind,
                 min(most, there_may_be[: bounds.least].count(kind)),
@@ -210,6 +210,12 @@ class FleetReader:
                 price.host_per_gb_s,
             )
         return found
+
+    def _price(self, kind: str) -> Price:
+        """Of a kind of device; while no worker has said what `auto` is, the first of the file."""
+        if self._prices is None:
+            return Price(per_hour=3600.0)
+        return self._prices.get(kind) or next(iter(self._prices.values()))
 
     def _variants(self, kind: str, by_model: Mapping[str, Alike]) -> Iterable[Variant]:
         for model in self._models.values():

@@ -357,3 +357,12 @@ def test_a_variant_of_which_nothing_has_changed_is_the_same_object() -> None:
         assert once.variants["a/1@cpu"] is again.variants["a/1@cpu"]
 
     run(scenario)
+
+
+def test_prices_stand_before_any_worker_has_said_what_its_device_is() -> None:
+    async def scenario() -> None:
+        shop = Scaled(workers=0, bounds="1:2", prices={"cpu": Price(per_gb_s=2.0)})
+        (kind,) = shop.fleets.read().devices.values()
+        assert (kind.name, kind.price_per_gb_s) == ("auto", 2.0)
+
+    run(scenario)
