@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.preprocess import Frame
-from gpu_worker.networks.network import IsCancelled, Network, check
+from gpu_worker.networks.network import Abilities, IsCancelled, Network, check
 from gpu_worker.networks.overlapped_pieces import OverlappedPieces
 from gpu_worker.networks.piece_sizes import PieceSizes
 
@@ -51,6 +51,10 @@ class Resident:
     pieces: PieceSizes = field(default_factory=PieceSizes)
     overlapped: OverlappedPieces = field(default_factory=OverlappedPieces)
     is_awaited: bool = False
+    abilities: Abilities = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.abilities = Abilities.of(self.network)
 
     @property
     def frame(self) -> Frame | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.tasks.task import Activation, Reads
 
 __all__ = [
+    "Abilities",
     "ChoosesPrecision",
     "Closes",
     "Explains",
@@ -244,6 +246,32 @@ class TimesPasses(Protocol):
     def pass_s(self) -> float | None:
         """How long the device computed for the calling thread's last pass; None where it does not say."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a network does beside the least, by the protocols above; a protocol's field is the network itself.
+
+    Found once a model is resident: to ask an object for a protocol takes ten microseconds, and a batch of one
+    row may take a hundred.
+    """
+
+    reports_faults: ReportsFaults | None
+    stands_on_backbone: StandsOnBackbone | None
+    times_passes: TimesPasses | None
+    takes_encoded: bool
+    file_ends: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, network: object) -> Abilities:
+        """Those of a network that is warm."""
+        return cls(
+            network if isinstance(network, ReportsFaults) else None,
+            network if isinstance(network, StandsOnBackbone) else None,
+            network if isinstance(network, TimesPasses) else None,
+            isinstance(network, TakesEncoded) and network.takes_encoded,
+            network.file_ends if isinstance(network, TakesFiles) else None,
+        )
 
 
 def width_of(network: Network, reads: Reads, classes: int) -> int:

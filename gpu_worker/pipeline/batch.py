@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
 from gpu_worker.model_files.preprocess import Frame
-from gpu_worker.networks.network import TakesEncoded, TakesFiles, UntilDeadline
+from gpu_worker.networks.network import UntilDeadline
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece
@@ -63,9 +63,9 @@ class Batch:
         self.media = media
         self.answer: Future[Answer] = Future()
         self._on_over = on_over
-        networks = [model.network for model in residents]
-        self._encoded = any(isinstance(each, TakesEncoded) and each.takes_encoded for each in networks)
-        ends = [each.file_ends for each in networks if isinstance(each, TakesFiles) and each.file_ends]
+        abilities = [model.abilities for model in residents]
+        self._encoded = any(able.takes_encoded for able in abilities)
+        ends = [able.file_ends for able in abilities if able.file_ends]
         self._parity = residents[0].manifest.parity if residents else None  # the engine lets one in alone
         self._file_ends = (max(first for first, _ in ends), max(last for _, last in ends)) if ends else None
         self._is_unwanted = UntilDeadline(self.is_closed, ends_s)

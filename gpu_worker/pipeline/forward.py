@@ -19,9 +19,7 @@ from gpu_worker.networks.network import (
     Inputs,
     IsCancelled,
     Outputs,
-    ReportsFaults,
     StandsOnBackbone,
-    TimesPasses,
     reading,
     width_of,
 )
@@ -214,8 +212,8 @@ class Tally:
         self, resident: Resident, piece: Piece, good: np.ndarray, found: Outputs
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have an answer, and theirs; the others are at fault from here on."""
-        if isinstance(resident.network, ReportsFaults):
-            good, found = self._told(resident.network.take_faults(), piece, good, found)
+        if (told := resident.abilities.reports_faults) is not None:
+            good, found = self._told(told.take_faults(), piece, good, found)
         if found.dtype == np.object_ or np.isfinite(found).all():
             return good, found
         finite = np.isfinite(found).all(axis=1)
@@ -266,7 +264,8 @@ def _member(resident: Resident, rows: range, outputs: Sequence[str], task: str) 
         manifest.content,
     )
     is_placed = asked.reads == "boxes" and resident.frame is not None
-    pass_s = network.pass_s if isinstance(network, TimesPasses) else None
+    timed = resident.abilities.times_passes
+    pass_s = None if timed is None else timed.pass_s
     run, collector = reading(network, asked.reads), asked.collector(collecting)
     return _Member(resident, run, collector, is_placed, pass_s, asked.reads, rows)
 
@@ -276,7 +275,7 @@ def _share_passes(members: Sequence[_Member]) -> None:
     heads = [
         (member, network)
         for member in members
-        if isinstance(network := member.resident.network, StandsOnBackbone)
+        if (network := member.resident.abilities.stands_on_backbone) is not None
     ]
     for member, network in heads:
         kin = [other.rows for other, its in heads if its.backbone is network.backbone]
