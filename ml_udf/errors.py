@@ -41,6 +41,7 @@ hint: what to do, in words that hold on every engine, where whoever raises it kn
 from __future__ import annotations
 
 __all__ = [
+    "SKIPS_ROWS",
     "AlreadyRunning",
     "BadOption",
     "BulkHeld",
@@ -77,6 +78,9 @@ __all__ = [
     "error_classes",
     "error_from_code",
 ]
+
+SKIPS_ROWS = "ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB)"
+"""What one says in SQL so that rows at fault are NULL; a command has an option of that name."""
 
 
 class MlUdfError(Exception):
@@ -177,7 +181,7 @@ class BadOption(MlUdfError):
 
     code = "bad_option"
     sqlstate = "22023"
-    usual_hint = "the message names what cannot be used; docs/using.md lists the options and their bounds"
+    usual_hint = "the message names what cannot be used; docs/ and --help list the options and their bounds"
 
 
 class Overloaded(MlUdfError):
@@ -316,7 +320,7 @@ class InputError(MlUdfError):
 
     code = "input_error"
     sqlstate = "22000"
-    usual_hint = "SET ml_udf.on_error = 'null' (SET VARIABLE ml_udf_on_error in DuckDB) makes such rows NULL"
+    usual_hint = f"{SKIPS_ROWS} makes such rows NULL"
 
 
 class InputNotFound(InputError):
@@ -326,7 +330,7 @@ class InputNotFound(InputError):
     sqlstate = "58P01"
     usual_hint = (
         "the path is one of the inference server's host, a relative one below its media roots (ml-udf serve "
-        "--media-root); ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB) skips such rows"
+        f"--media-root); {SKIPS_ROWS} skips such rows"
     )
 
 
@@ -345,7 +349,7 @@ class InputUndecodable(InputError):
     sqlstate = "22P03"
     usual_hint = (
         "give a JPEG or PNG that is whole (its bytes, not its path, where the function takes bytes: "
-        "docs/using.md); ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB) skips such rows"
+        f"docs/using.md); {SKIPS_ROWS} skips such rows"
     )
 
 
@@ -362,10 +366,7 @@ class InputInvalid(InputError):
 
     code = "input_invalid"
     sqlstate = "22P02"
-    usual_hint = (
-        "give a value of the function's input type; ml_udf.on_error = "
-        "'null' (ml_udf_on_error in DuckDB) skips such rows"
-    )
+    usual_hint = f"give a value of the function's input type; {SKIPS_ROWS} skips such rows"
 
 
 class RemoteInvalid(InputError):
@@ -375,7 +376,7 @@ class RemoteInvalid(InputError):
     sqlstate = "22000"
     usual_hint = (
         "the message says what was wrong with the answer: mend the model there, its prompt or its schema; "
-        "ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB) skips such rows"
+        f"{SKIPS_ROWS} skips such rows"
     )
 
 

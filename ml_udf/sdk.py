@@ -27,6 +27,7 @@ from ml_udf.client.contents import value_of
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.feedback import give_feedback
+from ml_udf.name_list import names_of
 from ml_udf.registration import register_model
 from ml_udf.tokens import TokenCalls
 from ml_udf.training import TrainingCalls
@@ -72,8 +73,9 @@ class Images:
 class HyperConf:
     """How to tune. budget, models, policy: None = the server's choice; docs/training.md has them.
 
-    budget: "10 minutes", "200 epochs" or "30 trials". metric: by which trials are compared; class_weight:
-    "balanced" lets rare classes weigh as much as frequent ones. knobs: a hyper-space as JSON, hooks and all;
+    models: a text, "lightgbm, xgboost", or a tuple of names. budget: "10 minutes", "200 epochs" or "30
+    trials". metric: by which trials are compared; class_weight: "balanced" lets rare classes weigh as much as
+    frequent ones. knobs: a hyper-space as JSON, hooks and all;
     patience, delta: when a trial ends, and which gain is worth a checkpoint. refit: whether what is deployed
     is taught the validation rows as well; None = where that is quick. backbone: a registered model on whose
     features heads are learnt.
@@ -84,7 +86,7 @@ class HyperConf:
     budget: str | None = None
     policy: str | None = None
     advisor: str = "random"
-    models: tuple[str, ...] | None = None
+    models: str | tuple[str, ...] | None = None
     max_epochs: int | None = None
     size: int | None = None
     seed: int = 0
@@ -221,7 +223,7 @@ class Train:
             "budget": hyper.budget,
             "policy": hyper.policy,
             "advisor": hyper.advisor,
-            "models": None if hyper.models is None else list(hyper.models),
+            "models": names_of(hyper.models, "models") or None,
             "max_epochs": hyper.max_epochs,
             "size": hyper.size,
             "seed": hyper.seed,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -103,6 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     os.umask(0o077)  # what this process and its workers make is the owner's alone
     configure_logging(settings.log_level)
+    for root in settings.media_root:
+        if not root.expanduser().exists():
+            logging.getLogger("ml_udf.server").warning(
+                "a media root is not there: its files are found once it is path=%s", root
+            )
     try:
         more = [name.strip() for name in settings.worker_env.split(",") if name.strip()]
         app = create_app(

@@ -25,7 +25,7 @@ from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client
 from ml_udf.client.transport import Abort
 from ml_udf.config import Options
-from ml_udf.errors import MlUdfError
+from ml_udf.errors import SKIPS_ROWS, MlUdfError
 from ml_udf.scoring import ScoreProgress, ScoreRequest
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 
@@ -129,6 +129,9 @@ def score(
     if (postgres is None) == (duckdb is None):
         fail("the table's database is missing", "give --postgres DSN, or --duckdb FILE")
     check_dsn(postgres or "")
+    if bool(output) == bool(result_table):
+        places = "--to COLUMN of the same table, or --into TABLE of their own"
+        fail("the answers need one place" + (", not two" if output else ""), f"give {places}")
     try:
         request = ScoreRequest(
             relation=table,
@@ -160,7 +163,7 @@ def score(
     except MlUdfError as error:
         fail(
             f"{error.message} [{error.code}]" + (f"\n  {error.detail}" if error.detail else ""),
-            error.hint or _GO_ON,
+            error.hint.replace(SKIPS_ROWS, "--on-error null") or _GO_ON,
         )
     except KeyboardInterrupt:
         console.print(f"interrupted: {_GO_ON}")

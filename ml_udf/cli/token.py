@@ -15,6 +15,7 @@ __all__ = ["app", "login"]
 app = typer.Typer(help="Who may ask a server: tokens, made, listed and revoked.", no_args_is_help=True)
 
 _PATTERNS = "patterns with commas between them; all when left out"
+_FOLDERS = "folders with commas between them; all when left out"
 _KINDS = ("functions", "models", "datasets", "sources", "media_roots")
 
 
@@ -27,7 +28,7 @@ def create(
     models: Annotated[str, typer.Option("--models", help=_PATTERNS)] = "",
     datasets: Annotated[str, typer.Option("--datasets", help=_PATTERNS)] = "",
     sources: Annotated[str, typer.Option("--sources", help=_PATTERNS)] = "",
-    media_roots: Annotated[str, typer.Option("--media-roots", help=_PATTERNS)] = "",
+    media_roots: Annotated[str, typer.Option("--media-roots", help=_FOLDERS)] = "",
     users: Annotated[str, typer.Option("--users", help="database users that it may speak for")] = "",
     expires: Annotated[str | None, typer.Option("--expires", help="90d, 12h, or a day; else never")] = None,
     weight: Annotated[float | None, typer.Option("--weight", help="share beside others; 1")] = None,

@@ -72,7 +72,9 @@ def _known(home: Path, function: str) -> tuple[Ensemble, float]:
     try:
         fit = told["fit"]
         if not fit:
-            raise ValueError(f"{function} has no fit of its members: deploy it from a training job")
+            raise ValueError(
+                f"{function} has no fit: a training job fits the members of an ensemble, two or more"
+            )
         names = [str(name) for name in fit["members"]]
         versions = {str(each["model"]): each for each in told["members"]}
         right = {subset_of(map(int, each["members"])): float(each["accuracy"]) for each in fit["subsets"]}

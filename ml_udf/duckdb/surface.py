@@ -124,7 +124,7 @@ def _row(columns: ValueKinds) -> tuple[str, str]:
 
 def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]:
     """The statements that fill the catalog `ml_udf`."""
-    statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {CATALOG}"]
+    statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {CATALOG} (READ_WRITE)"]
     for name, (parameters, _) in GENERIC.items():
         arguments = ", ".join(parameters)
         statements.append(

@@ -163,7 +163,7 @@ _UNIT = ("train", "budget")  # a number alone is refused, as on PostgreSQL: to t
 
 def training_statements(scalar: str) -> list[str]:
     """The statements that put the macros over `scalar(verb, arguments, search path)` into the catalog."""
-    statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {FUNCTIONS_CATALOG}"]
+    statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {FUNCTIONS_CATALOG} (READ_WRITE)"]
     for name, (parameters, result) in _MACROS.items():
         head = ", ".join(p if default is None else f"{p} := {default}" for p, default in parameters)
         pairs = ", ".join(

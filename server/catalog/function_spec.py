@@ -279,6 +279,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "thresholds": dict(function.thresholds),
         "media_roots": None if function.media_roots is None else list(function.media_roots),
         "answer_cache": function.answer_cache,
+        "late_members": function.late_members,
         "late_rows": None if function.late_rows is None else function.late_rows.to_json(),
         "pipeline": None if function.pipeline is None else function.pipeline.told(),
         "goal_split": None if function.pipeline is None else function.pipeline.split,
@@ -289,7 +290,7 @@ def file_form(function: Function) -> dict[str, Any]:
     """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
     told = deployed_form(function)
     # Nobody else asks there, all members answer, and of a wish the candidate that does at rest.
-    del told["answer_cache"], told["cascade"], told["wants"], told["late_rows"]
+    del told["answer_cache"], told["cascade"], told["wants"], told["late_rows"], told["late_members"]
     del told["pipeline"], told["goal_split"]
     if function.pipeline is not None:  # with its stages in the versions that it has
         crop = function.pipeline.crop

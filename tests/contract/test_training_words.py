@@ -131,7 +131,7 @@ def test_all_that_a_job_may_be_told_reaches_it_from_sql(engine: Engine, server: 
 
 def test_all_that_a_job_may_be_told_reaches_it_from_the_sdk(server: InferenceServer, pictures: Path) -> None:
     told = TOLD | {"policy": "asha"}
-    hyper = sdk.HyperConf(budget="2 trials", models=("small_cnn",), knobs=tuple(SPACE), **told)
+    hyper = sdk.HyperConf(budget="2 trials", models="small_cnn", knobs=tuple(SPACE), **told)
     job = sdk.Train("pictures", sdk.import_images(pictures), hyper=hyper, endpoint=server.url).run()
     spec = spec_of(server, job.id)
     assert {name: spec[name] for name in told} == told

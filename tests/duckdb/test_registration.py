@@ -270,3 +270,16 @@ def test_duckdb_says_no_user_unless_it_is_told_one() -> None:
             server.forget()
         with pytest.raises(BadOption, match="the user is too long"):
             ml_udf.duckdb.register(duckdb.connect(), server.url, user="x" * 401)
+
+
+def test_a_database_that_may_only_be_read_has_its_functions_too(tmp_path: Path):
+    file = str(tmp_path / "food.db")
+    with duckdb.connect(file) as writer:
+        writer.execute("CREATE TABLE t AS SELECT 'laksa' AS s")
+    con, registration = registered(FakeTransport(), duckdb.connect(file, read_only=True))
+    assert con.execute("SELECT udf_f(s) FROM t").fetchall() == [(label_of(b"laksa"),)]
+    assert con.execute("SELECT count(*) FROM duckdb_views() WHERE database_name = 'ml_udf'").fetchone() != (
+        0,
+    )
+    registration.close()
+    con.close()

@@ -181,7 +181,7 @@ class Draft:
                 f"add WHERE {self._spec.target} IS NOT NULL"
             )
         if rows < _LEAST_ROWS:
-            raise BadOption(f"dataset {name}: the query gave {rows} rows; at least {_LEAST_ROWS} are needed")
+            raise BadOption(f"dataset {name}: {self._too_few(rows)}; at least {_LEAST_ROWS} are needed")
         self._target.check()
         content = self._content.hexdigest()
         parts = self._numbers.split(self._target.strata(), self._spec.ratios)
@@ -272,7 +272,16 @@ class Draft:
         listed = "; ".join(f"{row.input}: {row.message}" for row in self._unreadable[:3])
         raise BadInput(
             self._unreadable[0].code,
-            f"dataset {self._spec.name}: {count} of {self._seen} inputs cannot be read: {listed}; …",
+            f"dataset {self._spec.name}: at least {count} of {self._seen} inputs cannot be read: {listed}; …",
+        )
+
+    def _too_few(self, rows: int) -> str:
+        if not self._unreadable:
+            return f"the query gave {rows} rows"
+        first = self._unreadable[0]
+        return (
+            f"the query gave {self._seen} rows, and the inputs of {self._unreadable_rows} cannot be read "
+            f"({first.input}: {first.message})"
         )
 
     def _write(

@@ -56,6 +56,14 @@ def test_a_model_is_tried_before_it_is_registered(tmp_path: Path) -> None:
     assert "not a JPEG or PNG" in wrong.output
 
 
+def test_a_folder_as_ml_udf_keeps_models_is_registered_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    found = CliRunner().invoke(app, ["import", str(tmp_path), "--dry-run"])
+    assert found.exit_code == 1
+    said = " ".join(found.output.split())
+    assert f'needs no import: on the server\'s host POST /register {{"directory": "{tmp_path}"}}' in said
+
+
 def test_a_model_that_is_elsewhere_is_not_tried_here() -> None:
     said = ["--model", "m", "--task", "text-generation", "--try", "x"]
     found = CliRunner().invoke(app, ["import", "--openai", "http://127.0.0.1:1/v1", *said])

@@ -114,3 +114,15 @@ def decided(core: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
+
+
+def test_who_starts_a_server_with_an_unknown_core_reads_one_line():
+    found = subprocess.run(
+        [sys.executable, "-m", "server"],
+        env={**os.environ, "ML_UDF_CORE": "fast"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert found.stderr == "ml_udf: ML_UDF_CORE=fast is none of auto, compiled, python\n"

@@ -86,6 +86,7 @@ def test_late_rows_are_sent_anew_or_rebuilt_by_the_models_own_parity_model(catal
     assert (coded.members, coded.late_rows, coded.coded) == ((parity,), None, None)
     assert coded.key != function.key
     assert deployed_form(function)["late_rows"] == {"by": "parity", "after_ms": None, "k": 2}
+    assert deployed_form(function)["late_members"] == "wait"
     with pytest.raises(BadOption, match="answers groups of rows, and none alone"):
         deploy(catalog, models=["photo~parity-2"])
 

@@ -213,6 +213,14 @@ def test_too_many_unreadable_images_stop_it_by_name(take: Taken) -> None:
         take(batch)
 
 
+def test_where_unreadable_images_leave_too_few_rows_it_says_so(take: Taken) -> None:
+    batch = rows(14)
+    batch["path"][:6] = [f"bad{number}.jpg" for number in range(6)]
+    told = r"gave 14 rows, and the inputs of 6 cannot be read \(bad0\.jpg: no image\); at least 10 are needed"
+    with pytest.raises(BadOption, match=told):
+        take(batch)
+
+
 def test_more_rows_than_the_limit_are_refused_as_they_come(take: Taken) -> None:
     with pytest.raises(BadOption, match="more than 150 rows"):
         take(rows(100), rows(100), limits=SnapshotLimits(150, 1 << 30))
