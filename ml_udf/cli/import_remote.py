@@ -92,13 +92,28 @@ def manifest_of(
     else:
         manifest["runtime"] = "oip"
         inputs = {each["name"]: each for each in metadata["inputs"]}
-        chosen = said.setdefault("input", next(iter(inputs)) if len(inputs) == 1 else "")
+        only = next(iter(inputs)) if len(inputs) == 1 else ""
+        if pictures := _pictures(metadata):
+            inputs[pictures] = {"name": pictures, "datatype": "BYTES", "shape": [-1]}
+            only = pictures
+        chosen = said.setdefault("input", only)
         if chosen not in inputs:
             fail(f"it has the inputs {', '.join(inputs)}", "say which one the rows are: --input NAME")
         manifest["input"] = {**_input(inputs[chosen], wishes["task"]), **given}
         _check_output(metadata, said, wishes)
     manifest["remote"] = {"url": url, **said}
     return manifest
+
+
+def _pictures(metadata: Mapping[str, Any]) -> str:
+    """The input for whole pictures of a function of paths at another ml_udf, which sees no files of ours;
+    "" of all else."""
+    parameters = metadata.get("parameters")
+    if not isinstance(parameters, dict) or parameters.get("form") != "path":
+        return ""
+    forms = parameters.get("inputs")
+    named = forms.items() if isinstance(forms, dict) else ()
+    return next((str(name) for name, form in named if form == "image"), "")
 
 
 def _input(tensor: Mapping[str, Any], task: str) -> dict[str, Any]:

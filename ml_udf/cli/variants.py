@@ -93,10 +93,16 @@ def _waited_for(client: Client, model: str, wanted: set[str]) -> dict[str, str]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("variant", "runtime", "bytes", "load", *(f"{size} rows" for size in _SIZES), "accuracy", "")
-    table.caption = "ms of a batch, and how many times as fast as the original"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("variant", "runtime", "MB", "load s", *map(str, _SIZES), "accuracy"):
+        table.add_column(heading, no_wrap=True)
+    sizes = ", ".join(map(str, _SIZES))
+    table.caption = f"ms of a batch of {sizes} rows, and how many times as fast as the original"
     original = next((row for row in rows if row["is_original"]), None)
     for row in rows:
         precision = "" if row["precision"] == "float32" else f", {row['precision']}"
@@ -104,13 +110,13 @@ def _table(rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich rendera
         table.add_row(
             row["variant"],
             f"{row['runtime']}{precision}{threads}",
-            f"{row['bytes'] / 1e6:.2f} MB",
-            "" if row["load_s"] is None else f"{row['load_s']:.2f} s",
+            f"{row['bytes'] / 1e6:.2f}",
+            "" if row["load_s"] is None else f"{row['load_s']:.2f}",
             *(_batch(row, original, size) for size in _SIZES),
             _accuracy(row),
-            row["refused"] or row["gone"] or "",
         )
-    return table
+    why = [f"{row['variant']}: {said}" for row in rows if (said := row["refused"] or row["gone"])]
+    return Group(table, *map(Text, why))
 
 
 def _batch(row: dict[str, Any], original: dict[str, Any] | None, size: int) -> str:
@@ -118,7 +124,7 @@ def _batch(row: dict[str, Any], original: dict[str, Any] | None, size: int) -> s
     if took_s is None:
         return ""
     before_s = None if original is None or row["is_original"] else _seconds(original, size)
-    times = "" if before_s is None else f" ({before_s / took_s:.2f}×)"
+    times = "" if before_s is None else f"\n{before_s / took_s:.1f}×"
     return f"{took_s * 1000:.2f}{times}"
 
 
@@ -132,6 +138,6 @@ def _accuracy(row: dict[str, Any]) -> str:
     if row["accuracy"] is None:
         return "not known"
     return (
-        f"{row['accuracy']:.4f} ({row['accuracy_low']:.4f} to {row['accuracy_high']:.4f}) "
-        f"of {row['accuracy_rows']}"
+        f"{row['accuracy']:.3f} of {row['accuracy_rows']} rows\n"
+        f"{row['accuracy_low']:.3f} to {row['accuracy_high']:.3f}"
     )

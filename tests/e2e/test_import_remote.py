@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from ml_udf.cli.app import app
 from ml_udf.client import Client
 from tests.inference_server import InferenceServer, inference_server
-from tests.models import CLASSES, label_of
+from tests.models import CLASSES, image_model, label_of
 from tests.remote_endpoint import KEY, Endpoint, endpoint
 
 LABELS = ",".join(CLASSES)
@@ -28,6 +29,15 @@ def far() -> Iterator[Endpoint]:
 def server(far: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     home = tmp_path_factory.mktemp("home")
     with inference_server(home, flags=[f"--allow-remote={far.url}"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """Another ml_udf, with a function of photos."""
+    home = tmp_path_factory.mktemp("ours")
+    with inference_server(home) as running:
+        running.deploy(image_model(home / "made", "dish"))
         yield running
 
 
@@ -117,3 +127,25 @@ def test_the_key_of_the_endpoint_is_read_from_its_file(tmp_path: Path) -> None:
         done = run(None, url, *said, "--key-file", str(key_file))
     assert done.exit_code == 0
     assert KEY not in done.output
+
+
+def test_a_function_of_paths_at_another_ml_udf_is_sent_the_pictures(
+    ours: InferenceServer, tmp_path: Path
+) -> None:
+    """Which lie on this server's host, and not on that one's."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    pictures = []
+    for number, colour in enumerate(((200, 30, 30), (20, 180, 40), (30, 60, 220))):
+        Image.new("RGB", (64, 64), colour).save(photos / f"{number}.png")
+        pictures.append((photos / f"{number}.png").read_bytes())
+    flags = [f"--allow-remote={ours.url}"]
+    with inference_server(tmp_path / "near", media_roots=[photos], flags=flags) as near:
+        task = ["--task", "image-classification", "--classes", LABELS, "--output", "scores=scores"]
+        done = run(near, f"{ours.url}/v2/models/dish", *task, "--name", "far_dish")
+        assert done.exit_code == 0, done.output
+        with near.client() as client:
+            found = client.predict("far_dish", [str(photos / f"{number}.png") for number in range(3)])
+        with ours.client() as client:
+            expected = client.predict("dish", pictures)
+    assert list(found.values) == list(expected.values)
