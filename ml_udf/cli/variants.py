@@ -138,6 +138,6 @@ def _accuracy(row: dict[str, Any]) -> str:
     if row["accuracy"] is None:
         return "not known"
     return (
-        f"{row['accuracy']:.3f} of {row['accuracy_rows']} rows\n"
+        f"{row['accuracy']:.3f} of {row['accuracy_rows']}\n"
         f"{row['accuracy_low']:.3f} to {row['accuracy_high']:.3f}"
     )
