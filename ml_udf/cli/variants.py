@@ -125,7 +125,8 @@ def _batch(row: dict[str, Any], original: dict[str, Any] | None, size: int) -> s
         return ""
     before_s = None if original is None or row["is_original"] else _seconds(original, size)
     times = "" if before_s is None else f"\n{before_s / took_s:.1f}×"
-    return f"{took_s * 1000:.2f}{times}"
+    took_ms = took_s * 1000
+    return f"{took_ms:.{2 if took_ms < 100 else 0}f}{times}"
 
 
 def _seconds(row: dict[str, Any], size: int) -> float | None:
@@ -139,5 +140,5 @@ def _accuracy(row: dict[str, Any]) -> str:
         return "not known"
     return (
         f"{row['accuracy']:.3f} of {row['accuracy_rows']}\n"
-        f"{row['accuracy_low']:.3f} to {row['accuracy_high']:.3f}"
+        f"{row['accuracy_low']:.3f}–{row['accuracy_high']:.3f}"
     )
