@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpu_worker.model_files.remote_spec import pictures_of
 from ml_udf.cli.console import fail, token_of
 
 __all__ = ["is_url", "manifest_of", "metadata_of", "name_of"]
@@ -93,8 +94,8 @@ def manifest_of(
         manifest["runtime"] = "oip"
         inputs = {each["name"]: each for each in metadata["inputs"]}
         only = next(iter(inputs)) if len(inputs) == 1 else ""
-        if pictures := _pictures(metadata):
-            inputs[pictures] = {"name": pictures, "datatype": "BYTES", "shape": [-1]}
+        if pictures := pictures_of(metadata):
+            inputs = {pictures: {"name": pictures, "datatype": "BYTES", "shape": [-1]}}
             only = pictures
         chosen = said.setdefault("input", only)
         if chosen not in inputs:
@@ -103,17 +104,6 @@ def manifest_of(
         _check_output(metadata, said, wishes)
     manifest["remote"] = {"url": url, **said}
     return manifest
-
-
-def _pictures(metadata: Mapping[str, Any]) -> str:
-    """The input for whole pictures of a function of paths at another ml_udf, which sees no files of ours;
-    "" of all else."""
-    parameters = metadata.get("parameters")
-    if not isinstance(parameters, dict) or parameters.get("form") != "path":
-        return ""
-    forms = parameters.get("inputs")
-    named = forms.items() if isinstance(forms, dict) else ()
-    return next((str(name) for name, form in named if form == "image"), "")
 
 
 def _input(tensor: Mapping[str, Any], task: str) -> dict[str, Any]:

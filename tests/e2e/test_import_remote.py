@@ -147,5 +147,5 @@ def test_a_function_of_paths_at_another_ml_udf_is_sent_the_pictures(
         with near.client() as client:
             found = client.predict("far_dish", [str(photos / f"{number}.png") for number in range(3)])
         with ours.client() as client:
-            expected = client.predict("dish", pictures)
+            expected = client.predict("dish", pictures, input_name="image")
     assert list(found.values) == list(expected.values)

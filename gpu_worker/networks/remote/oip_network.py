@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.remote_spec import RemoteSpec
+from gpu_worker.model_files.remote_spec import RemoteSpec, pictures_of
 from gpu_worker.networks.network import Floats, Inputs, activated, normalised, pixel_line
 from gpu_worker.networks.remote.asking import Try
 from gpu_worker.networks.remote.exchange import Call, Connections, EndpointFailed, Reply
@@ -49,6 +49,8 @@ class OipNetwork(RemoteNetwork):
         """Reads the model's metadata, and says what is used of them. Raises as the class says."""
         told = self._json(attempt, "GET", self._path)
         inputs = _named(told.get("inputs"))
+        if pictures := pictures_of(told):
+            inputs = {pictures: {"datatype": "BYTES", "shape": [-1]}}
         outputs = _named(told.get("outputs"))
         self._outputs = {name: str(each.get("datatype", "")) for name, each in outputs.items()}
         name = self.spec.input or next(iter(inputs), "")

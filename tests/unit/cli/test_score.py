@@ -19,4 +19,4 @@ def test_where_the_answers_go_is_one_place(places: list[str], said: str) -> None
     found = CliRunner().invoke(app, ["score", "t", "udf_f", "x", "--duckdb", "food.db", *places])
     assert found.exit_code == 1
     told = " ".join(found.output.split())
-    assert told == f"{said} give --to COLUMN of the same table, or --into TABLE of their own"
+    assert told == f"error: {said} give --to COLUMN of the same table, or --into TABLE of their own"
