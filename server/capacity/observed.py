@@ -111,11 +111,10 @@ class FleetReader:
         """All that a policy sees, now."""
         now_s = self._clock()
         stats = dict(self._metrics.items())
+        answered = {key for key, counted in stats.items() if counted.rows}
         by_model = alike(
             self._dispatcher.served(),
-            lambda function: (
-                (function.name, function.version) in stats and stats[function.name, function.version].rows > 0
-            ),
+            lambda function: (function.name, function.version) in answered,
             self._held_out,
         )
         self._models = {key: group.models[key] for key, group in by_model.items()}
