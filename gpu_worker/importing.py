@@ -161,12 +161,12 @@ def _samples(manifest: Manifest) -> list[bytes]:
 
 def _why_nothing(path: Path) -> str:
     if path.is_dir():
-        files = ", ".join(sorted(os.listdir(path))[:10]) or "nothing"
         if (path / "model.json").is_file():
             return (
                 f"{path} is a model as ml_udf keeps it, which needs no import: on the server's host "
-                'POST /register {"directory": "' + str(path.absolute()) + '"}'
+                f'POST /register {{"directory": "{path.absolute()}"}}'
             )
+        files = ", ".join(sorted(os.listdir(path))[:10]) or "nothing"
         return f"{path} is no model that is known: it holds {files}"
     if path.suffix.lower() in PICKLES:
         return (

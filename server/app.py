@@ -495,7 +495,6 @@ async def _running(
             held_out=held_out,
             measured=lambda: variants.epoch,
             price_per_s=None if prices is None else functools.partial(_price_per_s, prices, residency),
-            held=dispatcher.held_changes,
             loads_able=not _scales(settings) or settings.capacity_policy == "static",
         )
         publisher = Publisher(

@@ -23,11 +23,12 @@ __all__ = [
     "PLACE",
     "REMOTE_RUNTIMES",
     "RemoteSpec",
+    "inputs_of",
     "is_remote",
-    "pictures_of",
     "placeholders",
     "remote_from",
     "remote_sha256",
+    "tensors_of",
 ]
 
 REMOTE_RUNTIMES: Final = ("oip", "openai")
@@ -194,13 +195,22 @@ def _columns(given: object) -> tuple[str, ...]:
     return tuple(str(each.get("name")) for each in listed if isinstance(each, Mapping))
 
 
-def pictures_of(metadata: Mapping[str, Any]) -> str:
-    """The input for whole pictures of a function of paths at an ml_udf, which sees no files of whoever asks;
-    "" of all else. metadata: what its server says of it.
+def inputs_of(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """By name, the inputs of a model at an OIP server that rows may be sent as; metadata: what it says of it.
+
+    Of a function of paths at an ml_udf that is the one for whole pictures: it sees no files of whoever asks.
     """
     parameters = metadata.get("parameters")
-    if not isinstance(parameters, dict) or parameters.get("form") != "path":
-        return ""
-    forms = parameters.get("inputs")
-    named = forms.items() if isinstance(forms, dict) else ()
-    return next((str(name) for name, form in named if form == "image"), "")
+    said = parameters if isinstance(parameters, dict) else {}
+    forms = said.get("inputs")
+    if said.get("form") == "path" and isinstance(forms, dict):
+        pictures = [str(name) for name, form in forms.items() if form == "image"]
+        if pictures:
+            return {name: {"name": name, "datatype": "BYTES", "shape": [-1]} for name in pictures}
+    return tensors_of(metadata.get("inputs"))
+
+
+def tensors_of(listed: object) -> dict[str, Mapping[str, Any]]:
+    """By name, the tensors of a list as the protocol has them; what is none is passed over."""
+    each = listed if isinstance(listed, list) else []
+    return {str(one["name"]): one for one in each if isinstance(one, Mapping) and "name" in one}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpu_worker.model_files.remote_spec import pictures_of
+from gpu_worker.model_files.remote_spec import inputs_of
 from ml_udf.cli.console import fail, token_of
 
 __all__ = ["is_url", "manifest_of", "metadata_of", "name_of"]
@@ -92,12 +92,8 @@ def manifest_of(
         manifest["input"] = {"form": form, **given}
     else:
         manifest["runtime"] = "oip"
-        inputs = {each["name"]: each for each in metadata["inputs"]}
-        only = next(iter(inputs)) if len(inputs) == 1 else ""
-        if pictures := pictures_of(metadata):
-            inputs = {pictures: {"name": pictures, "datatype": "BYTES", "shape": [-1]}}
-            only = pictures
-        chosen = said.setdefault("input", only)
+        inputs = inputs_of(metadata)
+        chosen = said.setdefault("input", next(iter(inputs)) if len(inputs) == 1 else "")
         if chosen not in inputs:
             fail(f"it has the inputs {', '.join(inputs)}", "say which one the rows are: --input NAME")
         manifest["input"] = {**_input(inputs[chosen], wishes["task"]), **given}

@@ -52,6 +52,10 @@ class Workers(Protocol):
         """Each worker, the keys of what it holds, and its kind."""
         ...
 
+    def held_changes(self) -> int:
+        """How often what workers hold has changed."""
+        ...
+
     def backlog_s(self) -> Mapping[str, float]:
         """By worker, how long an interactive row that came now would wait there."""
         ...
@@ -142,6 +146,7 @@ class _Sight:
 
     looked_s: float = -math.inf
     began_s: float = -math.inf  # of the epoch
+    held_changes: int = 0
     workers: Sequence[tuple[str, frozenset[str], str]] = ()
     backlog_s: Mapping[str, float] = field(default_factory=dict)
     level: tuple[object, ...] = ()
@@ -164,18 +169,15 @@ class Wishes:
         held_out: Callable[[ModelVersion], HeldOut | None] = held_out_of,
         measured: Callable[[], int] = lambda: 0,
         price_per_s: Callable[[ModelVersion, str], float | None] | None = None,
-        held: Callable[[], int] = lambda: 0,
         *,
         loads_able: bool = True,
     ) -> None:
         """measured: another number as soon as `held_out` may say something else. price_per_s: of a device of
         that kind while it runs the model, None where that is not known yet; no such function = nobody said
-        prices, and a cost is counted in seconds. held: another number as soon as workers hold other models.
-        loads_able: whether a wish for accuracy has the better of two able candidates loaded where there is
-        room; not where a capacity policy says which of them there are.
+        prices, and a cost is counted in seconds. loads_able: whether a wish for
+        accuracy has the better of two able candidates loaded where there is room; not where a capacity policy
+        says which of them there are.
         """
-        self._held = held
-        self._held_at = held()
         self._loads_able = loads_able
         self._price_per_s = price_per_s
         self._measured = measured
@@ -436,7 +438,7 @@ class Wishes:
         sight = self._sight
         since_s = now_s - sight.looked_s
         if since_s < _LOOK_S:
-            if self._held() != self._held_at:
+            if self._workers.held_changes() != sight.held_changes:
                 # A row that is asked of what has just been evicted would have it loaded again.
                 self._see()
                 self._end_epoch(now_s)
@@ -462,7 +464,7 @@ class Wishes:
             self._end_epoch(now_s)
 
     def _see(self) -> None:
-        self._held_at = self._held()
+        self._sight.held_changes = self._workers.held_changes()
         self._sight.workers = list(self._workers.holdings())
         self._sight.backlog_s = self._workers.backlog_s()
 

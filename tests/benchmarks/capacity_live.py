@@ -69,6 +69,10 @@ class Service(Protocol):
         ...
 
 
+# What it is called, --workers, --capacity-policy, and what is served.
+Case = tuple[str, str, str, Service]
+
+
 class Clocked:
     """A model of exactly known speed."""
 
@@ -99,28 +103,29 @@ def main() -> None:
     options = parser.parse_args()
     step_s = 30.0 if options.quick else 100.0
     arrivals_s = arrivals_of(step_s)
-    if options.variants:
-        from tests.benchmarks.capacity_live_variants import cases_of  # it needs torch
-
-        with tempfile.TemporaryDirectory() as folder:
-            served = cases_of(Path(folder))
-            cases = [
-                (f"{title}, {policy}", "1:2", policy, service)
-                for title, service in served
-                for policy in options.policies.split(",")
-            ]
-            results = [run(*case, arrivals_s=arrivals_s, step_s=step_s) for case in cases]
-        show(results)
-        write_json("capacity_live_variants", {"step_s": step_s, "goal_s": GOAL_S, "cases": results})
-        return
-    fixed = [] if options.no_fixed else [("one worker", "1", "static"), ("two workers", "2", "static")]
-    policies = [(name, "1:2", name) for name in options.policies.split(",")]
-    results = [
-        run(*case, Clocked(int(case[1][0])), arrivals_s=arrivals_s, step_s=step_s)
-        for case in (*fixed, *policies)
-    ]
+    policies = options.policies.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        cases = _of_variants(Path(folder), policies) if options.variants else _of_clock(policies)
+        if not (options.variants or options.no_fixed):
+            fixed = [("one worker", "1", "static", Clocked(1)), ("two workers", "2", "static", Clocked(2))]
+            cases = [*fixed, *cases]
+        results = [run(*case, arrivals_s=arrivals_s, step_s=step_s) for case in cases]
     show(results)
-    write_json("capacity_live", {"step_s": step_s, "goal_s": GOAL_S, "rates": RATES, "cases": results})
+    name = "capacity_live_variants" if options.variants else "capacity_live"
+    write_json(name, {"step_s": step_s, "goal_s": GOAL_S, "rates": RATES, "cases": results})
+
+
+def _of_clock(policies: Sequence[str]) -> Sequence[Case]:
+    return [(name, "1:2", name, Clocked(1)) for name in policies]
+
+
+def _of_variants(folder: Path, policies: Sequence[str]) -> Sequence[Case]:
+    from tests.benchmarks.capacity_live_variants import services_of  # it needs torch
+
+    served = services_of(folder)
+    return [
+        (f"{title}, {name}", "1:2", name, service) for title, service in served.items() for name in policies
+    ]
 
 
 def run(

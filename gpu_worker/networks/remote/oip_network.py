@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.remote_spec import RemoteSpec, pictures_of
+from gpu_worker.model_files.remote_spec import RemoteSpec, inputs_of, tensors_of
 from gpu_worker.networks.network import Floats, Inputs, activated, normalised, pixel_line
 from gpu_worker.networks.remote.asking import Try
 from gpu_worker.networks.remote.exchange import Call, Connections, EndpointFailed, Reply
@@ -48,10 +48,8 @@ class OipNetwork(RemoteNetwork):
     def describe(self, attempt: Try) -> str:
         """Reads the model's metadata, and says what is used of them. Raises as the class says."""
         told = self._json(attempt, "GET", self._path)
-        inputs = _named(told.get("inputs"))
-        if pictures := pictures_of(told):
-            inputs = {pictures: {"datatype": "BYTES", "shape": [-1]}}
-        outputs = _named(told.get("outputs"))
+        inputs = inputs_of(told)
+        outputs = tensors_of(told.get("outputs"))
         self._outputs = {name: str(each.get("datatype", "")) for name, each in outputs.items()}
         name = self.spec.input or next(iter(inputs), "")
         if not inputs or name not in inputs or (len(inputs) > 1 and not self.spec.input):
@@ -75,7 +73,7 @@ class OipNetwork(RemoteNetwork):
         name = self._output()
         body, headers = self._request(inputs, name)
         told = self._json(attempt, "POST", f"{self._path}/infer", body, headers)
-        outputs = _named(told.get("outputs"))
+        outputs = tensors_of(told.get("outputs"))
         if name not in outputs:
             raise self._bad(f"it has no output {name!r} but {', '.join(outputs) or 'none'}")
         shape, data = outputs[name].get("shape"), outputs[name].get("data")
@@ -238,11 +236,6 @@ class OipNetwork(RemoteNetwork):
     ) -> dict[str, Any]:
         reply: Reply = attempt.ask(partial(Call, self.connections, method, path, body, headers))
         return self.object_of(reply)
-
-
-def _named(listed: object) -> dict[str, Mapping[str, Any]]:
-    each = listed if isinstance(listed, list) else []
-    return {str(one["name"]): one for one in each if isinstance(one, Mapping) and "name" in one}
 
 
 def _flat(data: list[Any], rank: int) -> list[Any]:

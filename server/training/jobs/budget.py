@@ -34,6 +34,11 @@ class Budget:
         """In its unit."""
         return self.seconds or self.epochs or self.trials
 
+    @property
+    def is_short(self) -> bool:
+        """Whether a job that says nothing has as much time, or more."""
+        return self.seconds <= DEFAULT.seconds
+
     def __str__(self) -> str:
         if self.seconds:
             is_minutes = self.seconds >= 60 and self.seconds % 6 == 0

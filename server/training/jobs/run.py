@@ -32,7 +32,6 @@ from gpu_worker.wire.protocol import (
 from server.catalog.jobs import Job, Snapshot
 from server.errors import LeaseLost, ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
-from server.training.jobs.budget import DEFAULT
 from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better, stalled_after
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
@@ -342,17 +341,16 @@ class Run:
         metric, rows = self._task.metric_of(self.job.spec), int(self.snapshot.facts["splits"]["validation"])
         tried = {model: _tried(study) for model, study in studies.items()}
         under_way = {model for model, _, _ in self._held}
-        is_short = self.spec.budget_s <= DEFAULT.seconds
-        trials = stalled_after(self.spec.budget)
+        budget = self.spec.budget
         scores = [score for each in tried.values() for score in each.scores]
         is_enough = any(shows_no_better(metric, score, rows) for score in scores)
         for model in studies.keys() - self.stopped.keys() - under_way:
             others = [tried[other] for other in tried if other != model]
             if is_enough and (tried[model].scores or self._task.networks):
                 self.stopped[model] = StudyOver(f"{rows} validation rows could show no better model")
-            elif has_stalled(metric, tried[model], others, rows, trials):
+            elif has_stalled(metric, tried[model], others, rows, stalled_after(budget)):
                 self.stopped[model] = StudyOver("the last trials were better by chance at most")
-            elif is_short and is_outrun(metric, tried[model], others, rows):
+            elif budget.is_short and is_outrun(metric, tried[model], others, rows):
                 self.stopped[model] = StudyOver("a model that is learnt much faster answers as well")
 
     async def _placed(self, worker: Worker, turns: Turns, model: str, given: Assignment) -> _Place:

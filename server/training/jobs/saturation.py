@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_worker.tasks.metrics import Metric
-from server.training.jobs.budget import DEFAULT, Budget
+from server.training.jobs.budget import Budget
 
 __all__ = ["Tried", "has_stalled", "is_outrun", "shows_no_better", "stalled_after"]
 
@@ -43,7 +43,7 @@ def stalled_after(budget: Budget) -> int:
     Who asks for more time than a job has by default wants the score and not the time: there the next four
     trials still find something (docs/benchmarks.md, bench-tuning).
     """
-    return _TRIALS if budget.seconds <= DEFAULT.seconds else _TRIALS_IF_ASKED
+    return _TRIALS if budget.is_short else _TRIALS_IF_ASKED
 
 
 def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int, trials: int) -> bool:

@@ -279,7 +279,7 @@ class House:
     ) -> None:
         self.now_s = 100.0
         self.held = frozenset(held or MS)
-        self.held_changes = 0
+        self.changes = 0
         self.busy_s = 0.0
         self.spread: list[str] = []
         self.metrics = Metrics()
@@ -292,7 +292,6 @@ class House:
             self.metrics,
             clock=lambda: self.now_s,
             price_per_s=None if price_per_s is None else lambda model, device: price_per_s[model.key],
-            held=lambda: self.held_changes,
             loads_able=loads_able,
         )
 
@@ -301,6 +300,9 @@ class House:
 
     def holdings(self) -> list[tuple[str, frozenset[str], str]]:
         return [("w0", self.held, "cpu")]
+
+    def held_changes(self) -> int:
+        return self.changes
 
     def backlog_s(self) -> Mapping[str, float]:
         return {"w0": self.busy_s}
@@ -421,7 +423,7 @@ def test_what_has_just_been_evicted_is_asked_nothing_more() -> None:
     """A row that waited for it would have it loaded again."""
     house, function = House(loads_able=False), wished(min_accuracy=0.75, slo_ms=50)
     assert house.chosen(function) == "small"
-    house.held, house.held_changes = frozenset({"middle/1"}), 1
+    house.held, house.changes = frozenset({"middle/1"}), 1
     assert house.chosen(function) == "middle", "in the same moment"
 
 
