@@ -15,4 +15,8 @@ def main() -> None:
         if exc.name not in ("typer", "rich"):
             raise
         sys.exit("the command line needs typer and rich: pip install 'ml_udf[cli]'")
+    except ImportError as exc:
+        if exc.name != "ML_UDF_CORE":
+            raise
+        sys.exit(f"ml_udf: {exc}")
     app()

@@ -44,7 +44,13 @@ _chosen = ChosenCore("python", "nothing was chosen yet")
 
 
 class CoreMissing(ImportError):
-    """The compiled modules were asked for and cannot serve; the text says why, and what to do."""
+    """The compiled modules were asked for and cannot serve; the text says why, and what to do.
+
+    Its `name` is the variable that asks, by which who runs a program knows it without importing the server.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, name="ML_UDF_CORE")
 
 
 class CompiledFinder:

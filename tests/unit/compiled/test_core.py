@@ -116,9 +116,10 @@ def decided(core: str) -> dict[str, Any]:
     return told
 
 
-def test_who_starts_a_server_with_an_unknown_core_reads_one_line():
+@pytest.mark.parametrize("program", ["server", "ml_udf.cli"])
+def test_who_starts_a_server_with_an_unknown_core_reads_one_line(program: str) -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "server"],
+        [sys.executable, "-m", program],
         env={**os.environ, "ML_UDF_CORE": "fast"},
         capture_output=True,
         text=True,
