@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,14 +150,33 @@ class ResponseTemplate:
 
     def fill(self, blobs: Sequence[bytes | bytearray | memoryview]) -> tuple[bytes, dict[str, str]]:
         """Body and headers of the response with that data, by output, as `encode_response` writes it."""
-        pieces: list[bytes | bytearray | memoryview] = []
-        for part, blob in zip(self._parts, blobs, strict=False):
-            pieces += (part, b"%d" % len(blob))
+        text = self._text([len(blob) for blob in blobs])
+        return b"".join((text, *blobs)), _binary_headers(len(text))
+
+    def fill_each(
+        self, rows: Iterable[Sequence[bytes | bytearray | memoryview]]
+    ) -> list[tuple[bytes, dict[str, str]]]:
+        """The same of many responses; those whose data is as long share their headers."""
+        found: list[tuple[bytes, dict[str, str]]] = []
+        known: dict[tuple[int, ...], tuple[bytes, dict[str, str]]] = {}
+        for blobs in rows:
+            sizes = tuple(map(len, blobs))
+            if (head := known.get(sizes)) is None:
+                text = self._text(sizes)
+                head = known[sizes] = text, _binary_headers(len(text))
+            found.append((b"".join((head[0], *blobs)), head[1]))
+        return found
+
+    def _text(self, sizes: Sequence[int]) -> bytes:
+        pieces: list[bytes] = []
+        for part, size in zip(self._parts, sizes, strict=False):
+            pieces += (part, b"%d" % size)
         pieces.append(self._parts[-1])
-        length = sum(map(len, pieces))
-        pieces += blobs
-        headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(length)}
-        return b"".join(pieces), headers
+        return b"".join(pieces)
+
+
+def _binary_headers(json_size: int) -> dict[str, str]:
+    return {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(json_size)}
 
 
 def decode_request(body: bytes | memoryview, header_length: str | None) -> InferRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ml_udf.oip.tensor import Tensor, WireError, unpack_bytes, width_bytes
 __all__ = ["RequestTemplate"]
 
 _MARK = 10**14  # stands for a number while the rest is read
+_LENGTH = struct.Struct("<I")  # before each element of a BYTES tensor
 
 
 class RequestTemplate:
@@ -56,6 +58,20 @@ class RequestTemplate:
         self._places = [(name, place) for place, name in enumerate(names) if name != "binary_data_size"]
         if like.datatype != "BYTES":
             width_bytes(like.datatype)
+
+    def row(self, body: bytes, json_size: int, numbers: Sequence[int]) -> bytes | None:
+        """The one row of a request that has one, of bytes; None of any other, and where `fill` would fail."""
+        if self._count != 1 or self._tensor.datatype != "BYTES":
+            return None
+        size = numbers[self._size_at]
+        if size < _LENGTH.size or json_size + size != len(body):
+            return None
+        (length,) = _LENGTH.unpack_from(body, json_size)
+        return body[json_size + _LENGTH.size :] if length == size - _LENGTH.size else None
+
+    def beside_size(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """The numbers of a request without its size."""
+        return tuple([numbers[place] for _, place in self._places])
 
     def fill(self, body: bytes, json_size: int, numbers: Sequence[int]) -> InferRequest:
         """The request with these numbers; the first `json_size` bytes of `body` are this template's JSON.

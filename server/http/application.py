@@ -2,13 +2,14 @@
 
     a head → `Application.admit` → `Admitted` | `Refused`
     a request for rows, whole → `Application.answer` → its `Reply`, called once
+    many that are alike → `Application.answer_alike` → `AlikeRequests.reply`, called for each
 
 Knows HTTP; neither sockets nor what is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +17,18 @@ from ml_udf.oip import InferRequest
 from server.access.caller import NOBODY, Caller
 from server.http.request_head import Head
 
-__all__ = ["Admitted", "Application", "Refused", "Reply", "RequestInProgress", "Shut", "WholeRequest"]
+__all__ = [
+    "Admitted",
+    "AlikeInProgress",
+    "AlikeRequests",
+    "Application",
+    "Filled",
+    "Refused",
+    "Reply",
+    "RequestInProgress",
+    "Shut",
+    "WholeRequest",
+]
 
 
 # For how many seconds, the reply, and who is told how many requests got it.
@@ -44,6 +56,7 @@ class WholeRequest:
 
 
 Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers
+Filled = tuple[bytes, Mapping[str, str]]  # body, headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,34 @@ class RequestInProgress(Protocol):
         """Its client has gone."""
 
 
+class AlikeInProgress(Protocol):
+    """Requests that are under way together."""
+
+    def leave(self, place: int) -> None:
+        """The client of that one has gone."""
+
+
+class AlikeRequests(Protocol):
+    """Requests for one row each that came in one turn, and differ in that row and its size alone."""
+
+    @property
+    def first(self) -> WholeRequest:
+        """One of them."""
+
+    @property
+    def rows(self) -> Sequence[bytes]:
+        """What each asks about."""
+
+    def whole(self, place: int) -> WholeRequest:
+        """The request that has this place among them, as it would have come by itself."""
+
+    def reply(self, place: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """The reply to that one; each gets one."""
+
+    def reply_filled(self, first: int, filled: Sequence[Filled | None]) -> None:
+        """Status 200 to those from place `first` on; None = that one's reply comes by `reply`."""
+
+
 class Application(Protocol):
     """What stands behind the connections: it looks at heads, answers rows, and is an ASGI application."""
 
@@ -87,6 +128,9 @@ class Application(Protocol):
 
     def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """Call `reply` once: now, and return None, or later."""
+
+    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+        """Answer the first so many of them together, later; the others are to be answered one by one."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
         """Answer one request of the framework's."""

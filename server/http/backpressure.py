@@ -27,7 +27,13 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from server.http.application import Reply, RequestInProgress, WholeRequest
+from server.http.application import (
+    AlikeInProgress,
+    AlikeRequests,
+    Reply,
+    RequestInProgress,
+    WholeRequest,
+)
 
 __all__ = ["Backpressure", "RequestHint", "Route"]
 
@@ -35,6 +41,7 @@ _MOST = 32  # in one turn: a few milliseconds of work, so that answers of worker
 _LEAST_SHUT_S = 0.002  # for requests alike, once one is refused: some hundred of them at the most
 _SHARE = 0.25  # of a request's time, or of its goal, that may pass in a queue
 _ASIDE = 16  # one of so many that get in stood aside, if any do
+_ALIKE = 8  # requests that are let in together take as long as one by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,9 @@ class Route(Protocol):
 
     def answer(self, whole: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """As `server.http.application.Application` has it."""
+
+    def answer_alike(self, alike: AlikeRequests, most: int) -> tuple[int, AlikeInProgress | None]:
+        """The same; of the first `most`."""
 
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""
@@ -153,6 +163,15 @@ class Backpressure:
         inline = _QueuedRequest(whole, reply, hint.goal_s if steps_aside else math.inf)
         heappush(queue.waiting, (due_s, self._arrivals, inline))
         return inline
+
+    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+        """Let in as many of them together as there is room for in this turn; none where others wait."""
+        self._turn_soon()
+        if self._queues or not self._left:
+            return 0, None
+        taken, inside = self._route.answer_alike(alike, self._left * _ALIKE)
+        self._left -= -(-taken // _ALIKE)
+        return taken, inside
 
     def _turn_soon(self) -> None:
         if not self._turning:

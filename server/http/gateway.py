@@ -21,7 +21,15 @@ from server.access.caller import Caller
 from server.access.door import Access, claims_of, wants_page
 from server.access.rules import match_of, rule_of
 from server.errors import BadOption, Forbidden, MethodNotAllowed, ServiceError, Unauthorized, UnknownFunction
-from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
+from server.http.application import (
+    Admitted,
+    AlikeInProgress,
+    AlikeRequests,
+    Refused,
+    Reply,
+    RequestInProgress,
+    WholeRequest,
+)
 from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure, Route
 from server.http.body import Receive, Scope, Send, too_large
@@ -114,6 +122,10 @@ class Gateway:
     def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """Answer a request for rows."""
         return self._backpressure.answer(request, reply)
+
+    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+        """Answer requests that are alike."""
+        return self._backpressure.answer_alike(alike)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of the framework's."""

@@ -46,10 +46,10 @@ class Durations:
     count: int = 0
     seconds: float = 0.0
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, times: int = 1) -> None:
         """Count a duration."""
-        self.count += 1
-        self.seconds += seconds
+        self.count += times
+        self.seconds += seconds * times
 
     def add_none(self, count: int) -> None:
         """Count so many that took no time."""
@@ -121,14 +121,16 @@ class FunctionStats:
         by_size.decode.add(decode_s)
         by_size.forward.add(forward_s)
 
-    def answered(self, rows: int, row_errors: int, latency_s: float, queued_s: float) -> None:
-        """A request was answered."""
+    def answered(
+        self, rows: int, row_errors: int, latency_s: float, queued_s: float, requests: int = 1
+    ) -> None:
+        """Requests were answered, which came and left the queue together; `rows` are those of all."""
         self.rows += rows
         self.row_errors += row_errors
         self.last_ms = int(time.time() * 1000)
-        self.success.add(latency_s)
-        self.queue.add(queued_s)
-        self.latency.add(latency_s)
+        self.success.add(latency_s, requests)
+        self.queue.add(queued_s, requests)
+        self.latency.add(latency_s, requests)
 
     def turned_away(self, code: str, requests: int) -> None:
         """So many requests were refused at once."""

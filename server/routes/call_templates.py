@@ -7,6 +7,8 @@ check than its rows do. Raw bodies of one function and caller are alike, and so 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ml_udf.oip import InferRequest, Tensor
@@ -66,6 +68,22 @@ class CallTemplates:
         if call.form != "tensor" and not has_limits:
             self._keep(_Known(function, whole.caller, whole.alike, call.of_rows([], 0)))
         return call
+
+    def shared(
+        self, function: Function, first: WholeRequest, rows: Sequence[bytes]
+    ) -> tuple[InferRequest, Call] | None:
+        """One call of the rows of requests that are all like `first`, and what they ask beside their rows.
+
+        None where no request like it was read before. Raises as `deadline_s`.
+        """
+        known = self._of(function, first.caller, first.alike)
+        request = first.request
+        if known is None or (request is None and known.request is None):
+            return None
+        until_s = math.inf if request is None else deadline_s(request.parameters, first.came_s)
+        asked = known.request if request is None else request
+        assert asked is not None
+        return asked, known.call.of_rows(list(rows), sum(map(len, rows)), until_s)
 
     def _of(self, function: Function, caller: Caller, alike: object) -> _Known | None:
         """By identity: what has the same place in memory now may be another."""

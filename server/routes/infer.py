@@ -13,8 +13,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
@@ -26,8 +26,14 @@ from server.access.view import Views
 from server.catalog.catalog import Catalog, unknown
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, NoMembers, Overloaded, ServiceError, VersionGone
+from server.http.application import (
+    AlikeInProgress,
+    AlikeRequests,
+    Filled,
+    RequestInProgress,
+    WholeRequest,
+)
 from server.http.application import Reply as SendReply
-from server.http.application import RequestInProgress, WholeRequest
 from server.http.backpressure import RequestHint
 from server.http.body import ClientGone, decompressed
 from server.http.large_json import LargeJson
@@ -41,6 +47,7 @@ from server.serving.cached_calls import CachedCall
 from server.serving.call_service import CallService
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.pipelines.calls import PipelineCall
+from server.serving.shared_calls import RowsOver, SharedCall
 from server.supervision import Tasks
 
 __all__ = ["InferRoute", "is_infer"]
@@ -110,7 +117,7 @@ class InferRoute:
             if len(whole.body) > _INLINE_BYTES or b"content-encoding" in whole.headers:
                 asked.task = self._tasks.once("read a request", self._read_and_ask(asked))
                 return asked
-            if whole.request is None and whole.headers.get(_HEADER_LENGTH) == b"0":
+            if _is_raw(whole):
                 asked.request, call = self._calls_like.raw(function, whole)
                 return self._begin(asked, call)
             asked.request = whole.request or _request_of(function, whole.body, _header_length(whole))
@@ -118,6 +125,21 @@ class InferRoute:
         except Exception as exc:
             self._fail(asked, exc)
             return None
+
+    def answer_alike(self, alike: AlikeRequests, most: int) -> tuple[int, AlikeInProgress | None]:
+        """Answer the first `most` together; none where each is to come by itself, and hear what is wrong."""
+        first, rows = alike.first, alike.rows[:most]
+        try:
+            function = self._resolve(first)
+            shared = self._calls_like.shared(function, first, rows)
+            if shared is None or max(map(len, rows)) > _INLINE_BYTES:
+                return 0, None
+            request, call = shared
+            asked = _AskedTogether(alike, function, request, self._answered_together, self._calls.leave)
+            asked.pending = self._calls.begin_shared(call, asked)
+        except ServiceError:
+            return 0, None
+        return (0, None) if asked.pending is None else (len(rows), asked)
 
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What a request says of itself, by a look at the part of its body that is not rows.
@@ -226,6 +248,21 @@ class InferRoute:
         else:
             asked.reply(200, body, headers)
 
+    def _answered_together(self, together: _AskedTogether, over: RowsOver) -> None:
+        reply = over.outcome
+        filled: Sequence[Filled | None] | None = None
+        if not isinstance(reply, BaseException) and _number_bytes(reply) <= _INLINE_BYTES:
+            try:
+                filled = self._templates.filled_each(reply, together.request)
+            except Exception as exc:
+                reply = exc
+        if filled is not None:
+            together.alike.reply_filled(over.first, filled)
+        for at in range(over.rows):
+            if filled is None or filled[at] is None:
+                outcome = reply if isinstance(reply, BaseException) else reply.row(at)
+                self._answered(together.by_itself(over.first + at, self._answered), outcome)
+
     def _to_hide(self, asked: _Asked) -> Mapping[str, str]:
         assert asked.request is not None
         names = any(output.name in _NAMING for output in asked.request.outputs)
@@ -238,7 +275,9 @@ class InferRoute:
             return False
         asked.moves += 1
         try:
-            asked.function = self._resolve(asked.whole)
+            function = asked.function = self._resolve(asked.whole)
+            if _is_raw(asked.whole):
+                asked.request = raw_request(function, asked.whole.body)  # a template's has no row
             self._ask(asked)
         except Exception as exc:
             self._fail(asked, exc)
@@ -337,11 +376,53 @@ class _Asked:
             self.pending.fail(ClientGone())
 
 
+@dataclass(slots=True)
+class _AskedTogether:
+    """Requests that are alike, and how far they are. request: what each asks beside its row."""
+
+    alike: AlikeRequests
+    function: Function
+    request: InferRequest
+    answered: Callable[[_AskedTogether, RowsOver], None]
+    leave_call: Callable[[SharedCall, int], None]
+    pending: SharedCall | None = None
+    apart: dict[int, _Asked] = field(default_factory=dict)  # by place, those that go on by themselves
+
+    @property
+    def came_s(self) -> float:
+        """See `call_service.SharedAsker`."""
+        return self.alike.first.came_s
+
+    def rows_over(self, over: RowsOver) -> None:
+        """See `call_service.SharedAsker`."""
+        self.answered(self, over)
+
+    def by_itself(self, place: int, answered: Callable[[_Asked, Reply | BaseException], None]) -> _Asked:
+        """One of them as if it had come alone."""
+        whole = self.alike.whole(place)
+        one = self.apart[place] = _Asked(whole, partial(self.alike.reply, place), answered, self.function)
+        one.request, one.is_read = whole.request or self.request, True
+        return one
+
+    def leave(self, place: int) -> None:
+        """See `application.AlikeInProgress`."""
+        if (one := self.apart.get(place)) is not None:
+            one.leave()
+        elif self.pending is not None:
+            self.leave_call(self.pending, place)
+
+
 def _encoded(
     codec: Codec, reply: Reply, asked: _Asked, hidden: Mapping[str, str]
 ) -> tuple[bytes, Mapping[str, str]]:
     assert asked.request is not None
     return encode_response(codec.response_of(reply, asked.request, hidden, asked.decision), asked.request)
+
+
+def _is_raw(whole: WholeRequest) -> bool:
+    """Whether a body is one row's bytes, without JSON, and was not read yet."""
+    is_plain = whole.request is None and b"content-encoding" not in whole.headers
+    return is_plain and whole.headers.get(_HEADER_LENGTH) == b"0"
 
 
 def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:

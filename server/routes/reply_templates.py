@@ -7,10 +7,13 @@ says beside its data is the same to the byte, and takes more to write than the d
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import itertools
+import struct
 
+from gpu_worker.wire.protocol import Column
 from ml_udf.oip import InferRequest, ResponseTemplate, pack_bytes
 from server.catalog.functions import Function
+from server.http.application import Filled
 from server.routes.codec import Codec
 from server.serving.calls import Reply
 
@@ -29,7 +32,7 @@ class ReplyTemplates:
         self._codec = codec
         self._known: dict[_Key, tuple[Function, tuple[str, ...], ResponseTemplate | None]] = {}
 
-    def filled(self, reply: Reply, request: InferRequest) -> tuple[bytes, Mapping[str, str]] | None:
+    def filled(self, reply: Reply, request: InferRequest) -> Filled | None:
         """Body and headers, as `Codec.response_of` and `encode_response` have them; None where they are to.
 
         Raises as `Codec.response_of`.
@@ -59,6 +62,33 @@ class ReplyTemplates:
                 blobs.append(column.data)
         return template.fill(blobs)
 
+    def filled_each(self, reply: Reply, request: InferRequest) -> list[Filled | None] | None:
+        """The rows of a reply as the replies to requests for one row each; None, of a row or of all, where
+        `Codec.response_of` is to say it. Raises as that.
+        """
+        asked = tuple((output.name, output.binary) for output in request.outputs)
+        if not request.parameters.get("binary_data_output", False) and not asked:
+            return None
+        rows, errors = reply.rows, reply.errors
+        key = (reply.function.key, 1, asked)
+        known = self._known.get(key)
+        if known is None or known[0] is not reply.function:
+            plain = next((row for row in range(rows) if row not in errors), None)
+            if plain is None:
+                return None
+            known = self._learned(key, reply.row(plain), request)
+        _, names, template = known
+        if template is None or any(name not in reply.columns for name in names):
+            return None
+        columns = [_blobs(reply.columns[name]) for name in names]
+        if max(map(len, itertools.chain(*columns)), default=0) > self._codec.max_reply_bytes:
+            return None  # it says how many characters there are
+        filled: list[Filled | None] = []
+        filled += template.fill_each(zip(*columns, strict=True))
+        for row in errors:
+            filled[row] = None
+        return filled
+
     def _learned(
         self, key: _Key, reply: Reply, request: InferRequest
     ) -> tuple[Function, tuple[str, ...], ResponseTemplate | None]:
@@ -72,3 +102,13 @@ class ReplyTemplates:
             self._known.clear()
         known = self._known[key] = (reply.function, names, template)
         return known
+
+
+def _blobs(column: Column) -> list[bytes]:
+    """By row, what a BYTES or a number tensor of that row alone holds."""
+    if not isinstance(column.data, list):
+        width = column.row_bytes
+        return [bytes(column.data[at : at + width]) for at in range(0, len(column.data), width)]
+    packed = {text: text.encode() for text in set(column.data)}
+    packed = {text: struct.pack("<I", len(blob)) + blob for text, blob in packed.items()}
+    return [packed[text] for text in column.data]

@@ -40,6 +40,7 @@ from server.serving.dispatcher import Dispatcher
 from server.serving.outcomes import Outcomes, UnderWay
 from server.serving.reply_rows import GatheredRows, ReplyRows, kept_reply
 from server.serving.scheduler_adapter import overdue_of
+from server.serving.shared_calls import SharedCall
 from server.supervision import Tasks
 
 __all__ = ["CachedCall", "CachedCalls"]
@@ -175,6 +176,10 @@ class CachedCalls:
             left_s = max(0.0, call.deadline_s - now_s) + _AFTER_DISPATCHER_S
             one.timer = self._loop.call_later(left_s, self._overdue, one)
         return one
+
+    def begin_shared(self, call: Call) -> SharedCall | None:
+        """As `Dispatcher.begin_shared`."""
+        return self._dispatcher.begin_shared(call) if self._scope(call) is None else None
 
     def end(self, pending: CachedCall) -> None:
         """As `Dispatcher.end`. Who waits for rows of a call that is not answered asks anew."""

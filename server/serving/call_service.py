@@ -21,10 +21,11 @@ from server.serving.pipelines.calls import PipelineCall, PipelineCalls
 from server.serving.proxy_trials import ProxyTrials
 from server.serving.recent_answers import RecentAnswers
 from server.serving.shadow_rows import ShadowRows
+from server.serving.shared_calls import RowsOver, SharedCall, may_share
 from server.serving.wishes import Wishes
 from server.supervision import Tasks
 
-__all__ = ["Asker", "CallService"]
+__all__ = ["Asker", "CallService", "SharedAsker"]
 
 _FEW_HITS = 0.05  # of the rows that are looked up
 
@@ -41,6 +42,17 @@ class Asker(Protocol):
 
         That is an error of `server.errors`, or what `fail` of the call under way was given.
         """
+
+
+class SharedAsker(Protocol):
+    """Whose requests a shared call is, a row each. came_s: when they came."""
+
+    @property
+    def came_s(self) -> float:
+        """See above."""
+
+    def rows_over(self, over: RowsOver) -> None:
+        """Called for each row once, never before `begin_shared` returns; see `Asker.over`."""
 
 
 class CallService:
@@ -123,6 +135,31 @@ class CallService:
         pending.listen(self._tell, asker)
         return pending
 
+    def begin_shared(self, call: Call, asker: SharedAsker) -> SharedCall | None:
+        """Queue rows that are a client's each; None where they are to come one by one, and nothing is done.
+
+        Raises `VersionGone`, `ShuttingDown`.
+        """
+        if not may_share(call):
+            return None
+        name, caller, rows = call.function.name, call.caller, len(call.rows)
+        if not self._fair_share.take(name, caller, rows):
+            return None
+        pending: SharedCall | None = None
+        try:
+            begun = self._dispatcher if self._cached is None else self._cached
+            pending = begun.begin_shared(call)
+        finally:
+            if pending is None:
+                self._fair_share.give(name, caller, rows)
+        if pending is not None:
+            pending.listen(self._tell_shared, asker)
+        return pending
+
+    def leave(self, pending: SharedCall, row: int) -> None:
+        """The client of that row has gone."""
+        self._dispatcher.leave_shared(pending, row)
+
     def may_shut(self, function: Function) -> bool:
         """Whether requests for it may be refused unread: kept answers are to be had at any load."""
         cache = self._metrics.of(function).cache
@@ -162,6 +199,21 @@ class CallService:
     def _tell(self, pending: PendingReply | CachedCall | PipelineCall, asker: Asker) -> None:
         asker.over(self._over(pending, asker.came_s))
 
+    def _tell_shared(self, pending: SharedCall, asker: SharedAsker) -> None:
+        """Rows of a shared call are over: they are counted, and all of it is forgotten with the last."""
+        over = pending.take_over()
+        if pending.done:
+            self._dispatcher.end(pending)
+        call = pending.call
+        for part in over:
+            self._fair_share.give(call.function.name, call.caller, part.rows)
+            theirs = call.of_rows(call.rows[part.first : part.first + part.rows], 0, call.deadline_s)
+            if not isinstance(part.outcome, BaseException):
+                self._count(theirs, part.outcome, asker.came_s, part.sent_s, requests=part.rows)
+            elif isinstance(part.outcome, Overloaded | DeadlineExceeded):
+                self._over_goal(theirs)
+            asker.rows_over(part)
+
     def _over(
         self, pending: PendingReply | CachedCall | PipelineCall, began_s: float
     ) -> Reply | BaseException:
@@ -178,6 +230,11 @@ class CallService:
             if isinstance(reply, Overloaded | DeadlineExceeded):
                 self._over_goal(call)
             return reply
+        self._count(call, reply, began_s, pending.first_sent_s)
+        return reply
+
+    def _count(self, call: Call, reply: Reply, began_s: float, sent_s: float, requests: int = 1) -> None:
+        """Rows were answered, of so many requests that came at `began_s`."""
         is_plain = call.is_traffic and call.function.pipeline is None
         if self._shadow_rows is not None and is_plain:
             self._shadow_rows.answered(call)
@@ -187,7 +244,7 @@ class CallService:
             self._recent.answered(call, reply)
         stats = self._metrics.of(call.function)
         took_s = time.monotonic() - began_s
-        stats.answered(len(call.rows), len(reply.errors), took_s, pending.first_sent_s - began_s)
+        stats.answered(len(call.rows), len(reply.errors), took_s, sent_s - began_s, requests)
         if took_s > _goal_s(call):
             self._over_goal(call)
         stats.asked_by(call.caller, call.in_name_of, len(call.rows))
@@ -197,7 +254,6 @@ class CallService:
                 stats.answer_members.add(members.count(",") + 1, end - first)
             if members == proxy:
                 stats.proxy_rows += end - first
-        return reply
 
 
 class _Awaiting:

@@ -26,7 +26,7 @@ from server.serving.outcomes import UnderWay
 if TYPE_CHECKING:
     from server.serving.like_rows import LikeCalls
 
-__all__ = ["BulkRequest", "Call", "PendingReply", "Reply"]
+__all__ = ["BulkRequest", "Call", "PendingReply", "Reply", "reply_of"]
 
 
 @record
@@ -144,6 +144,13 @@ class Reply:
     told: Sequence[tuple[int, Answer]] = ()
     cached: int = 0
 
+    def row(self, at: int) -> Reply:
+        """That row of it, of a reply in which members tell nothing, as a reply of its own."""
+        columns = {name: column.part(at, 1) for name, column in self.columns.items()}
+        errors = {0: self.errors[at]} if at in self.errors else {}
+        by = [(0, 1, members) for first, end, members in self.answered_by if first <= at < end]
+        return Reply(self.function, 1, columns, errors, by, {0} if at in self.defaulted else set())
+
 
 @dataclass(slots=True, eq=False)
 class PendingReply(UnderWay[Reply]):
@@ -176,6 +183,14 @@ class PendingReply(UnderWay[Reply]):
             proxy = self.call.function.proxy
             self.evidence = Evidence("" if proxy is None else proxy.model.key)
         self.evidence.expect(part, members)
+
+    def sent(self, now_s: float, part: Slice) -> None:
+        """These rows left the queue."""
+        self.first_sent_s = min(self.first_sent_s, now_s)
+
+    def fail_part(self, part: Slice, error: BaseException) -> None:
+        """These rows get no answer; so there is none to the call."""
+        self.fail(error)
 
     def waits_for(self, part: Slice, members: Collection[str]) -> bool:
         """Whether any of these rows waits for one of these members."""
@@ -240,26 +255,34 @@ class PendingReply(UnderWay[Reply]):
 
     def _finish_whole(self, first: int, answers: FunctionAnswer) -> None:
         """The common case of a request all of whose rows were in one batch, from number `first` of it."""
-        rows = len(self.call.rows)
-        end = first + rows
         self.missing = 0
-        errors: dict[int, RowError] = {}
-        defaulted: set[int] = set()
-        if answers.errors:
-            errors = {error.index - first: error for error in answers.errors if first <= error.index < end}
-        if answers.defaulted:
-            defaulted = {row - first for row in answers.defaulted if first <= row < end}
-        self.finish(
-            Reply(
-                self.call.function,
-                rows,
-                {name: column.part(first, rows) for name, column in answers.columns.items()},
-                errors,
-                _answered_by(answers, first, 0, rows),
-                defaulted,
-                self.told or (),
-            )
-        )
+        self.finish(reply_of(self.call.function, len(self.call.rows), first, answers, self.told or ()))
+
+
+def reply_of(
+    function: Function,
+    rows: int,
+    first: int,
+    answers: FunctionAnswer,
+    told: Sequence[tuple[int, Answer]] = (),
+) -> Reply:
+    """So many answers of a batch, from number `first` on, as a reply of their own."""
+    end = first + rows
+    errors: dict[int, RowError] = {}
+    defaulted: set[int] = set()
+    if answers.errors:
+        errors = {error.index - first: error for error in answers.errors if first <= error.index < end}
+    if answers.defaulted:
+        defaulted = {row - first for row in answers.defaulted if first <= row < end}
+    return Reply(
+        function,
+        rows,
+        {name: column.part(first, rows) for name, column in answers.columns.items()},
+        errors,
+        _answered_by(answers, first, 0, rows),
+        defaulted,
+        told,
+    )
 
 
 def _answered_by(answers: FunctionAnswer, first: int, offset: int, rows: int) -> list[tuple[int, int, str]]:

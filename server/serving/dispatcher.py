@@ -36,6 +36,7 @@ from server.errors import (
     VersionGone,
     WorkerLost,
 )
+from server.http.body import ClientGone
 from server.observability.metrics import Metrics
 from server.placement.policy import WaitingRows
 from server.placement.residency import Group, Residency, ResidencyListener
@@ -73,6 +74,7 @@ from server.serving.scheduler_adapter import (
     times_of,
 )
 from server.serving.selecting import Selecting
+from server.serving.shared_calls import SharedCall
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -300,17 +302,50 @@ class Dispatcher:
                 return pending
             self._like.begin(call)
             self._selecting.look(now_s, call.function, call.form)
-        self._pending[pending.request_id] = pending
-        self._idle.clear()
         if call.function.late_members == "leave_out" and call.row_class == "interactive":
             goal_s = now_s + (call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s)
             if goal_s < call.deadline_s:
                 pending.timers = (self._call_at(goal_s, self._at_goal, pending),)
+        self._begun(pending)
+        return pending
+
+    def _begun(self, pending: PendingReply) -> None:
+        call = pending.call
+        self._pending[pending.request_id] = pending
+        self._idle.clear()
         if call.deadline_s < math.inf:
             pending.timers += (self._call_at(call.deadline_s, self._overdue, pending),)
         _count_in(self._came, call)
         self._wake()
+
+    def begin_shared(self, call: Call) -> SharedCall | None:
+        """As `begin`, of rows that are a client's each; None where they are to come one by one.
+
+        Raises `VersionGone`, `ShuttingDown`.
+        """
+        self.check_open()
+        room_rows, room_bytes = self._core.room(self.current(call.function).key)
+        if self._out or room_rows < len(call.rows) or room_bytes < call.nbytes:
+            return None
+        now_s = time.monotonic()
+        pending = SharedCall(self._outcomes, next(self._ids), call, now_s)
+        if self._submit(now_s, pending, 0, len(call.rows)) is not None:
+            return None  # there may be room for some of them
+        _count_in(self._arrived, call)
+        self._begun(pending)
         return pending
+
+    def leave_shared(self, pending: SharedCall, row: int) -> None:
+        """The client of a row has gone: it leaves the queue, and with the last one workers are told."""
+        if pending.done or pending.is_over(row):
+            return
+        if pending.missing == 1:
+            pending.fail(ClientGone())
+        else:
+            part = Slice(pending.request_id, row, 1)
+            self._core.cancel_part(time.monotonic(), part)
+            pending.fail_part(part, ClientGone())
+            self._wake()
 
     def turned_away(self, function: Function, rows: int) -> None:
         """Rows came that nobody read: the residency counts them as those that were refused."""
@@ -794,7 +829,7 @@ class Dispatcher:
                 continue
             pending.refusals += 1
             if pending.refusals > _REFUSALS:
-                pending.fail(refused)
+                pending.fail_part(part, refused)
             elif reply.code == Overloaded.code:
                 self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)
             else:
@@ -857,7 +892,7 @@ class Dispatcher:
         try:
             rejection = self._submit(now_s, pending, part.offset, part.rows, members)
         except VersionGone as error:
-            pending.fail(error)
+            pending.fail_part(part, error)
             return
         if rejection is None:
             self._want(pending)
@@ -866,7 +901,7 @@ class Dispatcher:
             wait_s = max(0.01, rejection.retry_after_s or 0.0)
             self._loop.call_later(wait_s, self._resubmit_later, pending, part, members)
         else:
-            pending.fail(error_of(rejection, pending.call.function, now_s))
+            pending.fail_part(part, error_of(rejection, pending.call.function, now_s))
 
     def _resubmit_later(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> None:
         self._resubmit(time.monotonic(), pending, part, members)
@@ -878,13 +913,13 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is None or (part.request_id in sent.apart and not pending.waits_for(part, members)):
                 continue
-            pending.fail(error)
+            pending.fail_part(part, error)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:
             pending = self._pending.get(part.request_id)
             if pending is not None:
-                pending.fail(error)
+                pending.fail_part(part, error)
 
     def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
         # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it

@@ -142,7 +142,7 @@ class InFlight:
             pending = calls[part.request_id]
             call = pending.call
             pending.batches.add(batch.batch_id)
-            pending.first_sent_s = min(pending.first_sent_s, now_s)
+            pending.sent(now_s, part)
             form = call.form  # the same for all: it is the bucket
             wanted.update(call.outputs)
             ends_s = max(ends_s, call.deadline_s)

@@ -161,7 +161,7 @@ class Quarantine:
         outputs = function.outputs_of(call.outputs, len(members_of(suspect.pending)))
         roots = None if function.media_roots is None else list(function.media_roots)
         isolation.suspect, isolation.sent_s = suspect, self._clock()
-        suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, isolation.sent_s)
+        suspect.pending.sent(isolation.sent_s, suspect.part)
         message = Infer(
             0,
             list(members),
@@ -189,7 +189,7 @@ class Quarantine:
         try:
             self._take(suspect, members, reply)
         except ServiceError as error:
-            pending.fail(error)
+            pending.fail_part(suspect.part, error)
         else:
             if suspect.members:
                 self._suspects.append(suspect)

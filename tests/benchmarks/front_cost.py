@@ -68,25 +68,33 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("HTTP: head and body", Connection, "data_received"),
     ("who gets in this turn", Backpressure, "_turn"),
     ("who gets in this turn", Backpressure, "answer"),
+    ("who gets in this turn", Backpressure, "answer_alike"),
     ("request to call", InferRoute, "answer"),
+    ("request to call", InferRoute, "answer_alike"),
     ("caps, shares, counts", CallService, "begin"),
+    ("caps, shares, counts", CallService, "begin_shared"),
     ("caps, shares, counts", CallService, "_over"),
+    ("caps, shares, counts", CallService, "_tell_shared"),
     ("kept answers", CachedCalls, "begin"),
     ("kept answers", CachedCalls, "_part_over"),
     ("into the queue", Dispatcher, "begin"),
+    ("into the queue", Dispatcher, "begin_shared"),
     ("into the queue", Dispatcher, "_submit_due"),
     ("out of the queue: decide, cut", Dispatcher, "_pump"),
     ("frame to the worker", Channel, "send"),
     ("frame from the worker", Channel, "buffer_updated"),
     ("answers to calls", Dispatcher, "_returned"),
     ("call to reply", InferRoute, "_answered"),
+    ("call to reply", InferRoute, "_answered_together"),
     ("HTTP: reply", Connection, "_reply"),
 )
 # Of the native front; by name, since it may not be built.
 _NATIVE_STAGES = (
     ("HTTP: sockets, head and body", "_turn"),
     ("HTTP: head and body", "_asked"),
+    ("HTTP: head and body", "_ask_alike"),
     ("HTTP: reply", "_reply"),
+    ("HTTP: reply", "_reply_filled"),
     ("HTTP: sockets, replies", "_flush"),
 )
 _STAND_IN = "(the stand-in worker)"
@@ -271,6 +279,7 @@ class _Front:
         route = InferRoute(catalog, calls, codec, metrics, LargeJson(), Tasks(), 64 << 20)
         self._backpressure = Backpressure(route)
         self.answer = self._backpressure.answer
+        self.answer_alike = self._backpressure.answer_alike
         self._together = together
         self._missing = self._asked = 0
         self._all_here: asyncio.Future[None] = asyncio.get_running_loop().create_future()

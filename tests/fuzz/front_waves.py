@@ -17,14 +17,15 @@ import random
 import re
 import socket
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import h11
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_request, encode_request
-from server.http.application import Reply, WholeRequest
+from server.http.application import AlikeInProgress, AlikeRequests, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connections
 from tests.fuzz.test_request_head import Application, Transport, by_httptools, mutated, ours, requests
@@ -40,6 +41,8 @@ _WAVES_OF_A_POOL = 32
 _LENGTHS = (1, 2, 4, 8, 16, 24)  # of streams, in requests
 _CUTS = (0, 1, 2, 4, 12, 30)
 _QUIET_TURNS = 8  # of the event loop, twice without a word: nothing more is said
+_ALIKE_WAVES = 4  # of so many waves one has clients that ask alike
+_ALIKE_CLIENTS = 12
 _MOST_HEADS = 100_000  # that are remembered as h11 read them
 _PATHS = [b"/v2/models/m/infer", b"/v2/models/n/versions/2/infer"]
 _READ = re.compile(rb"(?:x-read: |\r\n\r\n)([0-9a-f]{16})")
@@ -53,6 +56,7 @@ class Seen:
 
     replied: answered or refused, by both fronts and in the same words · read: answered; llhttp and h11 read
     them in the same way · in_c: by the native front alone, without Python's parser · shaped: their JSON too
+    together: answered together with others like them
     h11_heads: heads that h11 was given; those behind were the same to the byte
     """
 
@@ -61,6 +65,7 @@ class Seen:
     read: int = 0
     in_c: int = 0
     shaped: int = 0
+    together: int = 0
     h11_heads: int = 0
     vanished: int = 0
 
@@ -82,6 +87,8 @@ class _Echo(Application):
     def __init__(self) -> None:
         super().__init__()
         self.shaped = 0
+        self.together = 0
+        self._replies: list[Callable[[], None]] = []
 
     def answer(self, request: WholeRequest, reply: Reply) -> None:
         """Rows; of those whose JSON was known, what was read is compared with what the reader reads."""
@@ -90,6 +97,28 @@ class _Echo(Application):
             length = request.headers[HEADER_LENGTH.lower().encode()].decode()
             assert request.request == decode_request(request.body, length), request.body
         reply(200, _digest(request.path, request.headers.items(), request.body), {})
+
+    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+        """Most of them together, from the last to the first, each as it would be answered by itself."""
+        taken = len(alike.rows) - len(alike.rows) // 4
+        for place in reversed(range(taken)):
+            whole, row = alike.whole(place), alike.rows[place]
+            if whole.request is not None:
+                assert [bytes(one) for one in whole.request.inputs[0].elements] == [row], whole.body
+            else:
+                assert whole.body == row
+            self.together += 1
+            self._replies.append(partial(self.answer, whole, partial(alike.reply, place)))
+        asyncio.get_running_loop().call_soon(self._reply_late)
+        return taken, self
+
+    def leave(self, place: int) -> None:
+        """A client has gone: its reply meets nobody."""
+
+    def _reply_late(self) -> None:
+        replies, self._replies = self._replies, []
+        for reply in replies:
+            reply()
 
     def admit(self, head: Any, address: str) -> Any:
         self.targets.clear()  # there will be many
@@ -261,6 +290,7 @@ class Waves:
         self.seen.waves += 1
         self.seen.in_c = counts["requests"]
         self.seen.shaped = self._native_echo.shaped
+        self.seen.together = self._native_echo.together
         self.seen.h11_heads = self._h11.heads
 
     async def close(self) -> None:
@@ -289,8 +319,11 @@ class Waves:
         random_ = random.Random(seed)
         pool = self._requests(seed // _WAVES_OF_A_POOL)
         clients = []
-        for _ in range(_CLIENTS):
-            stream = b"".join(random_.choices(pool, k=random_.choice(_LENGTHS)))
+        for place in range(_CLIENTS):
+            length = random_.choice(_LENGTHS)
+            stream = b"".join(random_.choices(pool, k=length))
+            if seed % _ALIKE_WAVES == 0 and place < _ALIKE_CLIENTS:
+                stream = b"".join(_alike(random_) for _ in range(length)) + random_.choice(pool)
             if random_.random() < 0.4:
                 stream = mutated(random_, stream)
             cuts = sorted(random_.randrange(len(stream) + 1) for _ in range(random_.choice(_CUTS)))
@@ -341,6 +374,18 @@ def _ordinary(random_: random.Random) -> bytes:
     if random_.random() < 0.3:
         random_.shuffle(head)
     return b"\r\n".join([b"POST %b HTTP/1.1" % random_.choice(_PATHS), *head, b"", body])
+
+
+def _alike(random_: random.Random) -> bytes:
+    """One of two requests, but for its row: raw, and with JSON."""
+    row = bytes(random_.choices(b"abc\r\n0", k=random_.choice([1, 5, 9])))
+    json_part = b""
+    if random_.random() < 0.5:
+        request = InferRequest([Tensor.of_bytes("text", [row])], parameters={"timeout": 10**6})
+        row, headers = encode_request(request)
+        json_part = row[: int(headers[HEADER_LENGTH])]
+    lines = b"Inference-Header-Content-Length: %d\r\nContent-Length: %d" % (len(json_part), len(row))
+    return b"POST %b HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n%b" % (_PATHS[0], lines, row)
 
 
 def _rows(random_: random.Random) -> tuple[bytes, int]:

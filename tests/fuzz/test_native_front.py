@@ -82,6 +82,7 @@ def test_both_fronts_and_two_other_parsers_understand_requests_alike() -> None:
     assert seen.read > 100 * seen.waves
     assert seen.in_c > seen.read / 4  # so that the comparison is of what C has taken
     assert seen.shaped > seen.read / 50
+    assert seen.together > seen.read / 100
     assert seen.replied > seen.read  # some are refused, in the same words
 
 

@@ -19,7 +19,14 @@ import httptools
 import pytest
 
 from server.access.caller import NOBODY
-from server.http.application import Admitted, Refused, Reply, WholeRequest
+from server.http.application import (
+    Admitted,
+    AlikeInProgress,
+    AlikeRequests,
+    Refused,
+    Reply,
+    WholeRequest,
+)
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connection, Connections
 from server.http.request_head import ChunkedBody, Head, MalformedRequest, SizedBody, check_part, parse_head
@@ -361,6 +368,9 @@ class Application:
     def answer(self, request: WholeRequest, reply: Reply) -> None:
         self.read.append(request.body)
         reply(200, b"", {})
+
+    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+        return 0, None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""

@@ -20,7 +20,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, RequestTemplate, WireError
-from server.http.application import Admitted, Application, RequestInProgress, WholeRequest
+from server.http.application import (
+    Admitted,
+    AlikeInProgress,
+    AlikeRequests,
+    Application,
+    Filled,
+    RequestInProgress,
+    WholeRequest,
+)
 from server.http.asgi_exchange import STATUS_LINES
 from server.http.connection import TOO_MANY, Connection, ConnectionLimits, Connections
 from server.http.native._front import (
@@ -49,6 +57,7 @@ _ORDINARY_BYTES = 1 << 20  # a larger body goes the other way
 _REPLY_HEADS = 256  # kept ready
 _MOST_SHUT_S = 0.05  # what a door that is shut knows of tokens and of the queue is as old at most
 _MISSING: Any = object()
+_Told = tuple[int, int, Any, Any]  # what `Front.turn` tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,72 @@ class _ReplyHeads:
                 parts.append(b"connection: close\r\n")
             found = self.ready[key] = b"".join(parts)
         return found
+
+
+class _Alike(AlikeRequests):
+    """Requests that came in one turn with the same head and, where they have any, the same JSON."""
+
+    __slots__ = ("_bodies", "_connections", "_first", "_now_s", "_numbers", "_shape", "ids", "known", "told")
+
+    def __init__(
+        self, connections: NativeConnections, known: _Known, shape: RequestTemplate | None, now_s: float
+    ) -> None:
+        self.known = known
+        self.told: list[_Told] = []
+        self.ids: list[int] = []
+        self._bodies: list[bytes] = []
+        self._rows: list[bytes] = []
+        self._numbers: list[tuple[int, ...]] = []
+        self._first: WholeRequest | None = None
+        self._connections = connections
+        self._shape = shape
+        self._now_s = now_s
+
+    def add(self, told: _Told, id_: int, body: bytes, row: bytes, numbers: tuple[int, ...]) -> None:
+        """One more. numbers: of its JSON."""
+        self.told.append(told)
+        self.ids.append(id_)
+        self._bodies.append(body)
+        self._rows.append(row)
+        self._numbers.append(numbers)
+
+    @property
+    def first(self) -> WholeRequest:
+        """See `AlikeRequests`."""
+        if self._first is None:
+            self._first = self.whole(0)
+        return self._first
+
+    @property
+    def rows(self) -> Sequence[bytes]:
+        """See `AlikeRequests`."""
+        return self._rows
+
+    def whole(self, place: int) -> WholeRequest:
+        """See `AlikeRequests`."""
+        known, body, numbers, shape = self.known, self._bodies[place], self._numbers[place], self._shape
+        read = None if shape is None else _filled(shape, known, body, numbers)
+        return self._connections._whole(known, body, self._now_s, read, shape, numbers)
+
+    def reply(self, place: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """See `AlikeRequests`."""
+        self._connections._reply(self.ids[place], status, body, headers)
+
+    def reply_filled(self, first: int, filled: Sequence[Filled | None]) -> None:
+        """See `AlikeRequests`."""
+        self._connections._reply_filled(self.ids[first : first + len(filled)], filled)
+
+
+@dataclass(frozen=True, slots=True)
+class _InGroup:
+    """One of requests that are under way together."""
+
+    inside: AlikeInProgress
+    place: int
+
+    def leave(self) -> None:
+        """See `RequestInProgress`."""
+        self.inside.leave(self.place)
 
 
 def _json_size(headers: Mapping[bytes, bytes]) -> int:
@@ -227,7 +302,8 @@ class NativeConnections(Connections):
 
     def _turn(self) -> None:
         now_s = time.monotonic()
-        for kind, id_, first, second in self._front.turn():
+        told = self._front.turn()
+        for kind, id_, first, second in told if len(told) == 1 else self._ask_alike(told, now_s):
             try:
                 if kind == SHAPED:
                     template, body, numbers = second
@@ -255,6 +331,48 @@ class NativeConnections(Connections):
         if self._is_closing:
             self._end_if_empty()
 
+    def _ask_alike(self, told: Iterable[_Told], now_s: float) -> Iterable[_Told]:
+        """Ask requests that are alike together: what else there was."""
+        groups: dict[tuple[int, ...], _Alike] = {}
+        others: list[_Told] = []
+        for one in told:
+            kind, id_, known, second = one
+            shape: RequestTemplate | None = None
+            body, row, numbers = second, None, ()
+            if kind == REQUEST and known.is_raw:
+                key: tuple[int, ...] = (id(known),)
+                row = body
+            elif kind == SHAPED:
+                shape, body, numbers = second
+                row = shape.row(body, known.json_size, numbers)
+                key = (id(known), id(shape), *shape.beside_size(numbers))
+            if row is None:
+                others.append(one)
+                continue
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Alike(self, known, shape, now_s)
+            group.add(one, id_, body, row, numbers)
+        for group in groups.values():
+            others += self._ask_together(group)
+        return others
+
+    def _ask_together(self, group: _Alike) -> Sequence[_Told]:
+        """Have requests answered together: those that are to be asked by themselves."""
+        if len(group.ids) == 1 or not self.application.still_admits(group.known.admitted):
+            return group.told
+        try:
+            taken, inside = self.application.answer_alike(group)
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {"message": "requests could not be taken from the native front", "exception": error}
+            )
+            return group.told
+        if inside is not None:
+            for place, id_ in enumerate(group.ids[:taken]):
+                self._waiting[id_] = _InGroup(inside, place)
+        return group.told[taken:]
+
     def _asked(
         self,
         id_: int,
@@ -272,15 +390,26 @@ class NativeConnections(Connections):
             if ahead is not None:
                 self._hand(id_).data_received(raw + ahead)
             return
-        admitted = known.admitted
         self._waiting[id_] = None
-        shut = None
-        if alike is not None or known.is_raw:
-            shut = partial(self._shut, known, alike, numbers)
-        request = WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read, alike, shut)
+        request = self._whole(known, body, now_s, read, alike, numbers)
         waiting = self.application.answer(request, partial(self._reply, id_))
         if id_ in self._waiting:
             self._waiting[id_] = waiting
+
+    def _whole(
+        self,
+        known: _Known,
+        body: bytes,
+        now_s: float,
+        read: InferRequest | None,
+        alike: object,
+        numbers: tuple[int, ...],
+    ) -> WholeRequest:
+        shut = None
+        if alike is not None or known.is_raw:
+            shut = partial(self._shut, known, alike, numbers)
+        admitted = known.admitted
+        return WholeRequest(admitted.path, known.headers, body, now_s, admitted.caller, read, alike, shut)
 
     def _learn_shape(self, json: bytes) -> None:
         """Know such JSON from now on, or know that it is to be read each time."""
@@ -298,6 +427,18 @@ class NativeConnections(Connections):
             return  # its client has gone
         head = self._reply_heads.of(status, headers, self._is_closing, self.default_headers())
         self._front.reply(id_, head, body, self._is_closing)
+        self._flush_soon()
+
+    def _reply_filled(self, ids: Iterable[int], filled: Iterable[Filled | None]) -> None:
+        before: Mapping[str, str] | None = None
+        head, lines, closes = b"", self.default_headers(), self._is_closing
+        for id_, one in zip(ids, filled, strict=True):
+            if one is None or self._waiting.pop(id_, _MISSING) is _MISSING:
+                continue
+            body, headers = one
+            if headers is not before:
+                before, head = headers, self._reply_heads.of(200, headers, closes, lines)
+            self._front.reply(id_, head, body, closes)
         self._flush_soon()
 
     def _shut(

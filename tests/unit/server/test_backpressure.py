@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from server.http.application import Reply, WholeRequest
+from server.http.application import AlikeInProgress, AlikeRequests, Reply, WholeRequest
 from server.http.backpressure import Backpressure, RequestHint
 
 
@@ -17,10 +17,16 @@ class Route:
     entered: list[bytes] = field(default_factory=list)
     left: list[bytes] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
+    most_together: int = 1000
 
     def answer(self, whole: WholeRequest, reply: Reply) -> Inside:
         self.entered.append(whole.body)
         return Inside(self, whole.body)
+
+    def answer_alike(self, alike: AlikeRequests, most: int) -> tuple[int, AlikeInProgress | None]:
+        rows = alike.rows[: min(most, self.most_together)]
+        self.entered += rows
+        return len(rows), InsideTogether(self, rows)
 
     def takes(self, path: str) -> bool:
         return True
@@ -42,6 +48,32 @@ class Inside:
 
     def leave(self) -> None:
         self.route.left.append(self.name)
+
+
+@dataclass
+class InsideTogether:
+    route: Route
+    names: Sequence[bytes]
+
+    def leave(self, place: int) -> None:
+        self.route.left.append(self.names[place])
+
+
+class Alike:
+    """As many requests as there are rows."""
+
+    def __init__(self, count: int) -> None:
+        self.rows = [b"%d" % place for place in range(count)]
+        self.first = self.whole(0)
+
+    def whole(self, place: int) -> WholeRequest:
+        return request(place)
+
+    def reply(self, place: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        raise AssertionError("the backpressure itself never replies")
+
+    def reply_filled(self, first: int, filled: Sequence[object]) -> None:
+        raise AssertionError("the backpressure itself never replies")
 
 
 def request(name: object, came_s: float = 0.0, path: str = "f", **said: object) -> WholeRequest:
@@ -220,3 +252,46 @@ def test_who_leaves_the_line_is_never_let_in_and_who_leaves_inside_is_told_to_th
     route = asyncio.run(scene())
     assert route.entered == [b"0", b"2", b"3"]
     assert route.left == [b"2"]
+
+
+def test_requests_that_are_alike_get_in_together_as_many_as_the_turn_has_time_for():
+    async def scene() -> None:
+        route = Route()
+        door = Backpressure(route, most=2, clock=lambda: 0.0)
+        taken, inside = door.answer_alike(Alike(40))
+        assert taken == len(route.entered)
+        assert 2 < taken < 40
+        assert inside is not None
+        inside.leave(1)
+        assert route.left == [b"1"]
+        assert door.answer_alike(Alike(4)) == (0, None)  # the turn is over
+        await turns(1)
+        assert door.answer_alike(Alike(4))[0] == 4
+        door.answer(request("last"), reply)
+        assert route.entered[-1] == b"last"
+
+    asyncio.run(scene())
+
+
+def test_requests_that_are_alike_get_in_before_nobody_who_waits():
+    async def scene() -> None:
+        route = Route()
+        door = Backpressure(route, most=1, clock=lambda: 0.0)
+        for number in range(3):
+            door.answer(request(number), reply)
+        await turns(1)
+        assert door.answer_alike(Alike(4)) == (0, None)
+        assert route.entered == [b"0", b"1"]
+
+    asyncio.run(scene())
+
+
+def test_requests_that_are_not_taken_together_leave_their_turn_to_others():
+    async def scene() -> None:
+        route = Route(most_together=0)
+        door = Backpressure(route, most=1, clock=lambda: 0.0)
+        assert door.answer_alike(Alike(4))[0] == 0
+        door.answer(request("alone"), reply)
+        assert route.entered == [b"alone"]
+
+    asyncio.run(scene())

@@ -12,7 +12,14 @@ from typing import Any, Protocol
 import pytest
 
 from server.access.caller import NOBODY
-from server.http.application import Admitted, Refused, Reply, WholeRequest
+from server.http.application import (
+    Admitted,
+    AlikeInProgress,
+    AlikeRequests,
+    Refused,
+    Reply,
+    WholeRequest,
+)
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connection, ConnectionLimits, Connections
 from server.http.request_head import Head
@@ -31,6 +38,7 @@ class Application:
         self.admitted = 0
         self.limit_bytes = 8 << 20
         self.large_reply = 0
+        self.together: list[int] = []  # how many requests were offered at once
 
     def admit(self, head: Head, address: str) -> Admitted | Refused:
         self.admitted += 1
@@ -71,6 +79,10 @@ class Application:
         text = {"way": "short", "path": request.path, "bytes": len(request.body)}
         reply(200, json.dumps(text).encode() + b" " * self.large_reply, {})
         return None
+
+    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+        self.together.append(len(alike.rows))
+        return 0, None
 
     def leave(self) -> None:
         self.left += 1

@@ -1,0 +1,135 @@
+"""A call that many clients share: row i is the i-th client's, who hears of it as soon as it is over.
+
+To the queue and to workers it is one call of n rows; a row that fails, is refused or whose client goes leaves
+the others as they are. Its clients asked in one turn of the loop and asked alike, so what is the same for all
+of them (rights, shares, deadline, place in the queue) is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from server.catalog.functions import Function
+from server.ensemble.answer import FunctionAnswer
+from server.scheduling.core import Slice
+from server.serving.calls import Call, PendingReply, Reply, reply_of
+
+__all__ = ["RowsOver", "SharedCall", "may_share"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOver:
+    """How the rows [first, first + rows) of a shared call ended. sent_s: when they left the queue."""
+
+    first: int
+    rows: int
+    outcome: Reply | BaseException
+    sent_s: float
+
+
+@dataclass(slots=True, eq=False)
+class SharedCall(PendingReply):
+    """As `PendingReply`, whose listener hears each time that rows are over; they stand in `told_apart`."""
+
+    told_apart: list[RowsOver] = field(default_factory=list)  # of which the listener has not heard
+    _over: bytearray = field(default_factory=bytearray)  # by row
+    _sent: dict[int, float] = field(default_factory=dict)  # by the first row of what left together
+
+    def __post_init__(self) -> None:
+        PendingReply.__post_init__(self)
+        self._over = bytearray(self.missing)
+
+    def is_over(self, row: int) -> bool:
+        """Whether nobody waits for that row any more."""
+        return self._over[row] == 1
+
+    def take_over(self) -> list[RowsOver]:
+        """What the listener has not heard of yet."""
+        found, self.told_apart = self.told_apart, []
+        return found
+
+    def sent(self, now_s: float, part: Slice) -> None:
+        """See `PendingReply`."""
+        PendingReply.sent(self, now_s, part)
+        self._sent[part.offset] = now_s
+
+    def unanswered(self, part: Slice) -> list[Slice]:
+        """See `PendingReply`."""
+        return [Slice(part.request_id, first, rows) for first, rows in self._left(part)]
+
+    def fail_part(self, part: Slice, error: BaseException) -> None:
+        """These rows get no answer."""
+        for first, rows in list(self._left(part)):
+            self._end_rows(first, rows, error)
+
+    def fail(self, error: BaseException) -> None:
+        """All rows that still wait get no answer. What is `missing` stays so: it has to leave the queue."""
+        if self.outcome is not None:
+            return
+        for first, rows in self._left(Slice(self.request_id, 0, len(self._over))):
+            self._put(RowsOver(first, rows, error, self.first_sent_s))
+        self.outcome = error
+
+    def tell_listener(self) -> None:
+        """For `Outcomes`."""
+        listener, about = self._listener, self._about
+        if self.outcome is not None:
+            self._listener = self._about = None  # no circle
+        if listener is not None:
+            listener(self, about)
+
+    def _take(self, part: Slice, first: int, answers: FunctionAnswer) -> None:
+        if self.outcome is not None:
+            return
+        for at, rows in list(self._left(part)):
+            found = reply_of(self.call.function, rows, first + at - part.offset, answers)
+            self._end_rows(at, rows, found)
+
+    def _left(self, part: Slice) -> Iterator[tuple[int, int]]:
+        """(first, rows) of those of a part that are not over, in as few stretches as they make."""
+        over, at, end = self._over, part.offset, part.offset + part.rows
+        while (first := over.find(0, at, end)) >= 0:
+            at = over.find(1, first, end)
+            at = end if at < 0 else at
+            yield first, at - first
+
+    def _end_rows(self, first: int, rows: int, outcome: Reply | BaseException) -> None:
+        self._over[first : first + rows] = b"\1" * rows
+        self.missing -= rows
+        self._put(RowsOver(first, rows, outcome, self._sent.get(first, self.first_sent_s)))
+        if not self.missing:
+            self.outcome = outcome
+
+    def _put(self, over: RowsOver) -> None:
+        if not self.told_apart and self._listener is not None:
+            self.outcomes.put(self)
+        self.told_apart.append(over)
+
+
+def may_share(call: Call) -> bool:
+    """Whether clients that ask alike may share a call: each row of it goes its way as if it were alone.
+
+    Not where rows are watched one by one: of a caller who is capped; of a function whose members answer
+    apart or late, that is chosen by wish, or whose rows go from stage to stage.
+    """
+    function, shares = call.function, call.shares
+    return (
+        call.row_class == "interactive"
+        and not call.with_members
+        and not call.context
+        and not (shares.rows_per_s or shares.queued_rows or shares.queued_bytes)
+        and _is_plain(function)
+    )
+
+
+def _is_plain(function: Function) -> bool:
+    return (
+        not function.follows_plans
+        and function.pipeline is None
+        and function.proxy is None
+        and function.late_rows is None
+        and function.late_members != "leave_out"
+        and len(function.candidates) <= 1
+        and not function.is_candidate
+    )
