@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 
 from server.http.application import Application
 from server.http.connection import Connection, ConnectionLimits, Connections
+from server.http.open_files import make_room
 from server.http.tls import Tls, TlsError
 
 __all__ = ["Listener", "Running"]
@@ -117,6 +118,7 @@ class Listener(uvicorn.Server):
             await self.lifespan.shutdown()
             sys.exit(_NOT_STARTED)
         assert self._connections is not None
+        make_room(self._limits.connections)
         running["watch"](self._connections.occupancy)
         self.servers = [server]
         self.started = True

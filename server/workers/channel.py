@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -30,6 +31,9 @@ __all__ = ["Channel", "called"]
 
 OnWanted = Callable[[WantPiece | GivePiece, Callable[[Message], None]], None]
 
+# That the kernel takes of frames at once, as far as net.core.wmem_max allows: a batch of photos, so that it
+# does not leave in pieces, between which both sides wait for each other.
+_SEND_BYTES = 1 << 20
 _WHOLE_BYTES = 1 << 16  # a frame up to here is written as one piece, and received beside others
 
 
@@ -100,6 +104,9 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ours."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where what comes next is to be put."""
