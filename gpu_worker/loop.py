@@ -38,7 +38,7 @@ from gpu_worker.settings import Settings
 from gpu_worker.train.node_pictures import NodePictures
 from gpu_worker.train.staging import StagedTrainer, Training
 from gpu_worker.train.trainer import Trainer
-from gpu_worker.wire.frames import receive
+from gpu_worker.wire.frames import Reader
 from gpu_worker.wire.pieces import Pieces
 from gpu_worker.wire.protocol import (
     Answer,
@@ -130,7 +130,8 @@ class Loop:
         sending = threading.Thread(target=self._replies.run, name="sending")
         sending.start()
         try:
-            while (message := receive(self._connection)) is not None:
+            reader = Reader(self._connection)
+            while (message := reader.receive()) is not None:
                 self._accept(message)
         finally:
             if not self._draining:

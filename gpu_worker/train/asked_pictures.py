@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
 
 from gpu_worker.errors import BadRequest, Cancelled, RowFault
-from gpu_worker.wire.frames import receive
+from gpu_worker.wire.frames import Reader
 from gpu_worker.wire.pieces import Pieces
 from gpu_worker.wire.protocol import FilePiece, FrameError, Message, encode
 
@@ -91,8 +91,9 @@ class AskedPictures:
             self._pieces.close()
 
     def _receive(self) -> None:
+        reader = Reader(self._connection)
         with contextlib.suppress(FrameError, OSError):
-            while isinstance(piece := receive(self._connection), FilePiece):
+            while isinstance(piece := reader.receive(), FilePiece):
                 self._pieces.came(piece)
         self._pieces.close()
 

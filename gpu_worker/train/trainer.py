@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from gpu_worker.settings import Settings
 from gpu_worker.train.node_pictures import NodePictures, PictureDesk
-from gpu_worker.wire.frames import receive
+from gpu_worker.wire.frames import Reader
 from gpu_worker.wire.protocol import (
     Cancel,
     Failed,
@@ -208,8 +208,9 @@ class Trainer:
         return child
 
     def _read(self, child: _Child) -> None:
+        reader = Reader(child.connection)
         with contextlib.suppress(FrameError):
-            while (message := receive(child.connection)) is not None:
+            while (message := reader.receive()) is not None:
                 with self._lock:
                     child.pending.discard(message.id)
                     child.beside.discard(message.id)

@@ -36,7 +36,7 @@ from gpu_worker.pipeline.decode import decode_image, upright_size
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.tasks.average_precision import NO_BOX
 from gpu_worker.train.asked_pictures import AskedPictures
-from gpu_worker.wire.frames import receive
+from gpu_worker.wire.frames import Reader
 from gpu_worker.wire.protocol import (
     Cancel,
     CheckpointStored,
@@ -359,8 +359,9 @@ def _serve(connection: socket.socket, trials: Trials) -> None:
             connection.sendall(reply_frame(reply))
 
     def read() -> None:
+        reader = Reader(connection)
         with contextlib.suppress(FrameError):
-            while (message := receive(connection)) is not None:
+            while (message := reader.receive()) is not None:
                 if isinstance(message, Cancel):
                     trials.cancelled.add(message.target)
                 elif isinstance(message, ProbeTraining):

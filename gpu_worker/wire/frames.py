@@ -6,17 +6,40 @@ import socket
 
 from gpu_worker.wire.protocol import PREFIX_BYTES, Message, decode, frame_length
 
-__all__ = ["receive"]
+__all__ = ["Reader", "receive"]
+
+_KEPT_BYTES = 4 << 20
+
+
+class Reader:
+    """Reads one connection. Frames are received in the same memory one after the other, but for large ones:
+    new memory for each would have to be cleared and mapped, which takes as long as a batch of photos does to
+    be received.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._room = bytearray()
+
+    def receive(self) -> Message | None:
+        """The next message; None at the end of the stream. Raises `FrameError`."""
+        prefix = bytearray(PREFIX_BYTES)
+        if not _fill(self._connection, memoryview(prefix)):
+            return None
+        length = frame_length(prefix)
+        if length > _KEPT_BYTES:
+            frame = memoryview(bytearray(length))
+        else:
+            if length > len(self._room):
+                self._room = bytearray(min(2 * length, _KEPT_BYTES))
+            frame = memoryview(self._room)[:length]
+        frame[:PREFIX_BYTES] = prefix
+        return decode(frame) if _fill(self._connection, frame[PREFIX_BYTES:]) else None
 
 
 def receive(connection: socket.socket) -> Message | None:
-    """The next message; None at the end of the stream. Raises `FrameError`."""
-    prefix = bytearray(PREFIX_BYTES)
-    if not _fill(connection, memoryview(prefix)):
-        return None
-    frame = bytearray(frame_length(prefix))
-    frame[:PREFIX_BYTES] = prefix
-    return decode(frame) if _fill(connection, memoryview(frame)[PREFIX_BYTES:]) else None
+    """One message, as `Reader.receive`; for who has few to expect."""
+    return Reader(connection).receive()
 
 
 def _fill(connection: socket.socket, room: memoryview) -> bool:

@@ -212,15 +212,15 @@ def frame_length(prefix: bytes | bytearray) -> int:
     return int(total)
 
 
-def decode(frame: bytes | bytearray) -> Message:
-    """The message of one whole frame. Raises `FrameError`."""
+def decode(frame: bytes | bytearray | memoryview) -> Message:
+    """The message of one whole frame, of which it keeps nothing. Raises `FrameError`."""
     if len(frame) < PREFIX_BYTES:
         raise FrameError(f"a frame of {len(frame)} bytes has no prefix")
     total, head_bytes = _PREFIX.unpack_from(frame)
     if total != len(frame):
         raise FrameError(f"a frame of {len(frame)} bytes says that it has {total}")
     try:
-        head: dict[str, Any] = json.loads(frame[PREFIX_BYTES : PREFIX_BYTES + head_bytes])
+        head: dict[str, Any] = json.loads(str(frame[PREFIX_BYTES : PREFIX_BYTES + head_bytes], "utf-8"))
         cls = _KINDS[head.pop("kind")]
         at = PREFIX_BYTES + head_bytes
         if (column := _COLUMN.get(cls)) is not None:
@@ -236,7 +236,7 @@ def decode(frame: bytes | bytearray) -> Message:
         raise FrameError(f"not a message of the worker protocol: {exc!r}") from exc
 
 
-def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
+def _rows(frame: bytes | bytearray | memoryview, at: int, count: int) -> list[bytes]:
     sizes = struct.unpack_from(f"<{count}I", frame, at)
     at += 4 * count
     if at + sum(sizes) != len(frame):
@@ -263,7 +263,9 @@ def _column_head(column: Column, blobs: list[bytes | bytearray]) -> dict[str, An
     return head
 
 
-def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
+def _members(
+    frame: bytes | bytearray | memoryview, at: int, heads: list[dict[str, Any]]
+) -> Iterator[MemberAnswer]:
     view = memoryview(frame)
     for head in heads:
         columns = []

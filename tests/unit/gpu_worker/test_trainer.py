@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ class Training:
         self.children.append(child)
         return child
 
+    def reader(self, connection: socket.socket) -> Any:
+        return SimpleNamespace(receive=lambda: self.receive(connection))
+
     def receive(self, connection: socket.socket) -> Message | None:
         if connection not in self.readers:
             self.readers.append(connection)
@@ -67,7 +71,7 @@ _popen = subprocess.Popen
 def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     made = Training()
     monkeypatch.setattr("gpu_worker.train.trainer.subprocess.Popen", made.popen)
-    monkeypatch.setattr("gpu_worker.train.trainer.receive", made.receive)
+    monkeypatch.setattr("gpu_worker.train.trainer.Reader", made.reader)
     yield made
     made.first_may_end.set()
     made.trainer.close()
