@@ -49,10 +49,15 @@ class InFlight(Generic[Who]):
         self._flights.update(mine)  # type: ignore[arg-type]  # none is None
         return flight
 
+    def may_wait(self, key: bytes, *, is_urgent: bool) -> bool:
+        """Whether somebody computes a key for whom such a row can wait."""
+        flight = self._flights.get(key)
+        return flight is not None and (flight.is_urgent or not is_urgent)
+
     def wait(self, key: bytes, who: Who, row: int, *, is_urgent: bool) -> bool:
         """Wait for a key that somebody computes; False where nobody does whom this row can wait for."""
         flight = self._flights.get(key)
-        if flight is None or (is_urgent and not flight.is_urgent):
+        if flight is None or not self.may_wait(key, is_urgent=is_urgent):
             return False
         flight.waiting.setdefault(key, []).append((who, row))
         return True
@@ -64,6 +69,16 @@ class InFlight(Generic[Who]):
             keys = [key for key in keys if key is not None]
         self._flights.update(dict.fromkeys(keys, flight))  # type: ignore[arg-type]  # none is None
         return flight
+
+    def land_some(self, flight: Flight[Who], keys: Sequence[bytes]) -> dict[bytes, list[tuple[Who, int]]]:
+        """The same of some of its keys; the others go on."""
+        waiting: dict[bytes, list[tuple[Who, int]]] = {}
+        for key in keys:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+            if key in flight.waiting:
+                waiting[key] = flight.waiting.pop(key)
+        return waiting
 
     def land(self, flight: Flight[Who]) -> dict[bytes, list[tuple[Who, int]]]:
         """They are over, one way or another: by key, who waits, in the order of coming."""

@@ -110,8 +110,8 @@ class AlikeRequests(Protocol):
     def reply(self, place: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """The reply to that one; each gets one."""
 
-    def reply_filled(self, first: int, filled: Sequence[Filled | None]) -> None:
-        """Status 200 to those from place `first` on; None = that one's reply comes by `reply`."""
+    def reply_filled(self, places: Sequence[int], filled: Sequence[Filled | None]) -> None:
+        """Status 200 to those of these places; None = that one's reply comes by `reply`."""
 
 
 class Application(Protocol):

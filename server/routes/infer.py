@@ -257,11 +257,11 @@ class InferRoute:
             except Exception as exc:
                 reply = exc
         if filled is not None:
-            together.alike.reply_filled(over.first, filled)
-        for at in range(over.rows):
+            together.alike.reply_filled(over.places, filled)
+        for at, place in enumerate(over.places):
             if filled is None or filled[at] is None:
                 outcome = reply if isinstance(reply, BaseException) else reply.row(at)
-                self._answered(together.by_itself(over.first + at, self._answered), outcome)
+                self._answered(together.by_itself(place, self._answered), outcome)
 
     def _to_hide(self, asked: _Asked) -> Mapping[str, str]:
         assert asked.request is not None

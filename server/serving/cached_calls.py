@@ -49,6 +49,7 @@ log = logging.getLogger("ml_udf.server.answer_cache")
 
 _INLINE_BYTES = 128 << 10  # hashed on the event loop: some tenths of a millisecond
 _INLINE_ROWS = 4096  # the same, of short rows
+_SHARED_BYTES = 2 << 20  # the same, of rows that would be hashed one by one
 _MOST_SCOPES = 1000
 _AFTER_DISPATCHER_S = 0.02  # it knows better what to do at the deadline with the rows that it has
 _LOOK_S = 10.0  # between two looks at whose versions are gone
@@ -69,6 +70,24 @@ class _Part:
     flight: Flight[CachedCall]
     same: dict[int, list[int]]
     pending: PendingReply | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _SharedPart:
+    """A shared call that asked the cache, and where its rows are.
+
+    one: stands for it where answers are kept and handed on · outer: what its clients hear of
+    mine: the rows of it that the dispatcher has as `inner`, with their keys · alone: by row, those that
+    somebody computed already
+    """
+
+    one: CachedCall
+    outer: SharedCall
+    mine: list[int]
+    keys: list[Key]
+    inner: SharedCall | None
+    flight: Flight[CachedCall] | None = None
+    alone: dict[int, PendingReply | CachedCall] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +130,7 @@ class CachedCalls:
         self._scopes: dict[tuple[str, Asked], Scope] = {}
         self._digests: dict[str, tuple[Function, bytes]] = {}
         self._open: set[CachedCall] = set()
+        self._shared: dict[SharedCall, _SharedPart] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -178,14 +198,60 @@ class CachedCalls:
         return one
 
     def begin_shared(self, call: Call) -> SharedCall | None:
-        """As `Dispatcher.begin_shared`."""
-        return self._dispatcher.begin_shared(call) if self._scope(call) is None else None
+        """As `Dispatcher.begin_shared`. What is kept of it is over at once, and waits for nothing else."""
+        self._dispatcher.check_open()
+        scope = self._scope(call)
+        if scope is None:
+            return self._dispatcher.begin_shared(call)
+        if call.form == "path" or call.nbytes > _SHARED_BYTES:
+            return None
+        keys = self._store.keys_of(scope.digest, call.rows)
+        found = self._store.find(keys)
+        mine, theirs = self._divided(keys, found)
+        inner: SharedCall | None = None
+        if mine:
+            asked = call
+            if len(mine) < len(call.rows):
+                rows = [call.rows[place] for place in mine]
+                asked = call.of_rows(rows, sum(map(len, rows)), call.deadline_s)
+            inner = self._dispatcher.begin_shared(asked)
+            if inner is None:
+                return None
+        now_s = time.monotonic()
+        one = CachedCall(self._outcomes, call, scope, self._metrics.of(call.function).cache, now_s)
+        outer = SharedCall(self._outcomes, 0, call, now_s)
+        shared = _SharedPart(one, outer, mine, [keys[place] for place in mine], inner)
+        self._shared[outer] = shared
+        self._idle.clear()
+        if inner is not None:
+            one.counts.misses += len(mine)
+            shared.flight = self._flights.lead(shared.keys, is_urgent=True)
+            inner.listen(self._tell_shared, shared)
+        self._take_kept(shared, found)
+        for place in theirs:
+            self._ask_alone(shared, place)
+        return outer
+
+    def leave_shared(self, pending: SharedCall, row: int) -> None:
+        """As `Dispatcher.leave_shared`."""
+        shared = self._shared.get(pending)
+        if shared is None:
+            self._dispatcher.leave_shared(pending, row)
+        elif (alone := shared.alone.get(row)) is not None:
+            alone.fail(ClientGone())
+        elif shared.inner is not None and row in shared.mine:
+            self._dispatcher.leave_shared(shared.inner, shared.mine.index(row))
+
+    def end_shared(self, pending: SharedCall) -> None:
+        """As `end`, of a call all of whose rows are over."""
+        if self._shared.pop(pending, None) is None:
+            self._dispatcher.end_shared(pending)
+        self._look_idle()
 
     def end(self, pending: CachedCall) -> None:
         """As `Dispatcher.end`. Who waits for rows of a call that is not answered asks anew."""
         self._open.discard(pending)
-        if not self._open:
-            self._idle.set()
+        self._look_idle()
         if pending.timer is not None:
             pending.timer.cancel()
         if pending.asking is not None:
@@ -195,6 +261,80 @@ class CachedCalls:
         for part in parts:
             self._dispatcher.end(_pending_of(part))
             self._ask_anew(self._land(part))
+
+    def _look_idle(self) -> None:
+        if not self._open and not self._shared:
+            self._idle.set()
+
+    # ── calls that clients share ──────────────────────────────────────────────────────────────────────
+
+    def _divided(self, keys: Sequence[Key], found: Sequence[bytes | None]) -> tuple[list[int], list[int]]:
+        """The rows that are to be computed, and those that somebody, or this very call, computes already."""
+        mine: list[int] = []
+        theirs: list[int] = []
+        new: set[Key] = set()
+        for place, (key, kept) in enumerate(zip(keys, found, strict=True)):
+            if kept is None:
+                is_new = key not in new and not self._flights.may_wait(key, is_urgent=True)
+                (mine if is_new else theirs).append(place)
+                new.add(key)
+        return mine, theirs
+
+    def _take_kept(self, shared: _SharedPart, found: Sequence[bytes | None]) -> None:
+        places = [place for place, row in enumerate(found) if row is not None]
+        if not places:
+            return
+        one, now_s = shared.one, time.monotonic()
+        hits = [row for row in found if row is not None]
+        for source, which in self._store.sources.by_source(hits):
+            kept = kept_reply(one.call.function, source, [hits[at] for at in which])
+            shared.outer.end_rows([places[at] for at in which], kept, now_s)
+        one.counts.hits += len(hits)
+        one.counts.hit_calls += len(hits)
+        one.counts.hit_s += (now_s - one.began_s) * len(hits)
+
+    def _ask_alone(self, shared: _SharedPart, place: int) -> None:
+        """A row that somebody computes already: by itself, as it may have to be asked anew."""
+        call = shared.one.call
+        try:
+            row = call.rows[place]
+            alone = self.begin(call.of_rows([row], len(row), call.deadline_s))
+        except Exception as error:
+            shared.outer.end_rows([place], error, math.inf)
+            return
+        shared.alone[place] = alone
+        alone.listen(self._alone_over, (shared, place))
+
+    def _alone_over(self, pending: PendingReply | CachedCall, about: tuple[_SharedPart, int]) -> None:
+        shared, place = about
+        del shared.alone[place]
+        if isinstance(pending, CachedCall):
+            self.end(pending)
+        else:
+            self._dispatcher.end(pending)
+        outcome = pending.outcome
+        assert outcome is not None, "it is over"
+        shared.outer.end_rows([place], outcome, pending.first_sent_s)
+
+    def _tell_shared(self, inner: SharedCall, shared: _SharedPart) -> None:
+        """Rows that were asked are over: they are kept, and whoever waits for them has them."""
+        over = inner.take_over()
+        if inner.done:
+            self._dispatcher.end_shared(inner)
+        for part in over:
+            keys = [shared.keys[at] for at in part.places]
+            mine = [shared.mine[at] for at in part.places]
+            shared.outer.end_rows(mine, part.outcome, part.sent_s)
+            assert shared.flight is not None, "they were asked for"
+            waiting = self._flights.land_some(shared.flight, keys)
+            if isinstance(part.outcome, BaseException):
+                theirs = [each for some in waiting.values() for each in some]
+                self._ask_anew(theirs, alone=not isinstance(part.outcome, ClientGone | DeadlineExceeded))
+                continue
+            shared.one.counts.miss_calls += len(mine)
+            answered = ReplyRows(part.outcome, shared.one.scope.columns)
+            flight = Flight(keys, is_urgent=True, waiting=waiting)
+            self._settle(shared.one, _Part(shared.one, mine, keys, flight, {}), answered, None)
 
     # ── what is asked, and what is kept of it ─────────────────────────────────────────────────────────
 

@@ -147,8 +147,7 @@ class CallService:
             return None
         pending: SharedCall | None = None
         try:
-            begun = self._dispatcher if self._cached is None else self._cached
-            pending = begun.begin_shared(call)
+            pending = (self._cached or self._dispatcher).begin_shared(call)
         finally:
             if pending is None:
                 self._fair_share.give(name, caller, rows)
@@ -158,7 +157,7 @@ class CallService:
 
     def leave(self, pending: SharedCall, row: int) -> None:
         """The client of that row has gone."""
-        self._dispatcher.leave_shared(pending, row)
+        (self._cached or self._dispatcher).leave_shared(pending, row)
 
     def may_shut(self, function: Function) -> bool:
         """Whether requests for it may be refused unread: kept answers are to be had at any load."""
@@ -203,13 +202,14 @@ class CallService:
         """Rows of a shared call are over: they are counted, and all of it is forgotten with the last."""
         over = pending.take_over()
         if pending.done:
-            self._dispatcher.end(pending)
+            (self._cached or self._dispatcher).end_shared(pending)
         call = pending.call
         for part in over:
-            self._fair_share.give(call.function.name, call.caller, part.rows)
-            theirs = call.of_rows(call.rows[part.first : part.first + part.rows], 0, call.deadline_s)
+            rows = [call.rows[place] for place in part.places]
+            self._fair_share.give(call.function.name, call.caller, len(rows))
+            theirs = call.of_rows(rows, sum(map(len, rows)), call.deadline_s)
             if not isinstance(part.outcome, BaseException):
-                self._count(theirs, part.outcome, asker.came_s, part.sent_s, requests=part.rows)
+                self._count(theirs, part.outcome, asker.came_s, part.sent_s, requests=len(rows))
             elif isinstance(part.outcome, Overloaded | DeadlineExceeded):
                 self._over_goal(theirs)
             asker.rows_over(part)

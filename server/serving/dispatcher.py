@@ -335,6 +335,10 @@ class Dispatcher:
         self._begun(pending)
         return pending
 
+    def end_shared(self, pending: SharedCall) -> None:
+        """As `end`."""
+        self.end(pending)
+
     def leave_shared(self, pending: SharedCall, row: int) -> None:
         """The client of a row has gone: it leaves the queue, and with the last one workers are told."""
         if pending.done or pending.is_over(row):

@@ -7,8 +7,9 @@ of them (rights, shares, deadline, place in the queue) is looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from server.catalog.functions import Function
 from server.ensemble.answer import FunctionAnswer
@@ -20,10 +21,12 @@ __all__ = ["RowsOver", "SharedCall", "may_share"]
 
 @dataclass(frozen=True, slots=True)
 class RowsOver:
-    """How the rows [first, first + rows) of a shared call ended. sent_s: when they left the queue."""
+    """How rows of a shared call ended: those of `places`, which are the rows of the reply if it is one.
 
-    first: int
-    rows: int
+    sent_s: when they left the queue, on the clock of `time.monotonic`
+    """
+
+    places: Sequence[int]
     outcome: Reply | BaseException
     sent_s: float
 
@@ -49,6 +52,15 @@ class SharedCall(PendingReply):
         found, self.told_apart = self.told_apart, []
         return found
 
+    def end_rows(self, places: Sequence[int], outcome: Reply | BaseException, sent_s: float) -> None:
+        """Rows that wait get this; where it is a reply, its rows are theirs."""
+        for place in places:
+            self._over[place] = 1
+        self.missing -= len(places)
+        self._put(RowsOver(places, outcome, sent_s))
+        if not self.missing:
+            self.outcome = outcome
+
     def sent(self, now_s: float, part: Slice) -> None:
         """See `PendingReply`."""
         PendingReply.sent(self, now_s, part)
@@ -61,15 +73,21 @@ class SharedCall(PendingReply):
     def fail_part(self, part: Slice, error: BaseException) -> None:
         """These rows get no answer."""
         for first, rows in list(self._left(part)):
-            self._end_rows(first, rows, error)
+            self.end_rows(range(first, first + rows), error, self._sent_s(first))
 
     def fail(self, error: BaseException) -> None:
         """All rows that still wait get no answer. What is `missing` stays so: it has to leave the queue."""
         if self.outcome is not None:
             return
         for first, rows in self._left(Slice(self.request_id, 0, len(self._over))):
-            self._put(RowsOver(first, rows, error, self.first_sent_s))
+            self._put(RowsOver(range(first, first + rows), error, self._sent_s(first)))
         self.outcome = error
+
+    def listen(self, listener: Callable[[Self, Any], object], about: Any) -> None:  # noqa: ANN401  # the listener's own
+        """Have `listener(self, about)` called in another turn each time that rows are over."""
+        self._listener, self._about = listener, about
+        if self.told_apart:
+            self.outcomes.put(self)
 
     def tell_listener(self) -> None:
         """For `Outcomes`."""
@@ -84,7 +102,7 @@ class SharedCall(PendingReply):
             return
         for at, rows in list(self._left(part)):
             found = reply_of(self.call.function, rows, first + at - part.offset, answers)
-            self._end_rows(at, rows, found)
+            self.end_rows(range(at, at + rows), found, self._sent_s(at))
 
     def _left(self, part: Slice) -> Iterator[tuple[int, int]]:
         """(first, rows) of those of a part that are not over, in as few stretches as they make."""
@@ -94,12 +112,8 @@ class SharedCall(PendingReply):
             at = end if at < 0 else at
             yield first, at - first
 
-    def _end_rows(self, first: int, rows: int, outcome: Reply | BaseException) -> None:
-        self._over[first : first + rows] = b"\1" * rows
-        self.missing -= rows
-        self._put(RowsOver(first, rows, outcome, self._sent.get(first, self.first_sent_s)))
-        if not self.missing:
-            self.outcome = outcome
+    def _sent_s(self, row: int) -> float:
+        return self._sent.get(row, self.first_sent_s)
 
     def _put(self, over: RowsOver) -> None:
         if not self.told_apart and self._listener is not None:

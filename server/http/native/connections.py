@@ -151,9 +151,9 @@ class _Alike(AlikeRequests):
         """See `AlikeRequests`."""
         self._connections._reply(self.ids[place], status, body, headers)
 
-    def reply_filled(self, first: int, filled: Sequence[Filled | None]) -> None:
+    def reply_filled(self, places: Sequence[int], filled: Sequence[Filled | None]) -> None:
         """See `AlikeRequests`."""
-        self._connections._reply_filled(self.ids[first : first + len(filled)], filled)
+        self._connections._reply_filled(map(self.ids.__getitem__, places), filled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Alike:
     def reply(self, place: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         raise AssertionError("the backpressure itself never replies")
 
-    def reply_filled(self, first: int, filled: Sequence[object]) -> None:
+    def reply_filled(self, places: Sequence[int], filled: Sequence[object]) -> None:
         raise AssertionError("the backpressure itself never replies")
 
 
