@@ -129,8 +129,8 @@ class Application(Protocol):
     def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """Call `reply` once: now, and return None, or later."""
 
-    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
-        """Answer the first so many of them together, later; the others are to be answered one by one."""
+    def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
+        """Reply to each of them once, now or later, as `answer` would."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
         """Answer one request of the framework's."""

@@ -22,8 +22,9 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -68,8 +69,8 @@ class Route(Protocol):
     def answer(self, whole: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """As `server.http.application.Application` has it."""
 
-    def answer_alike(self, alike: AlikeRequests, most: int) -> tuple[int, AlikeInProgress | None]:
-        """The same; of the first `most`."""
+    def answer_alike(self, alike: AlikeRequests, places: Sequence[int]) -> AlikeInProgress | None:
+        """Answer those of these places together, later; None where each is to come by itself."""
 
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""
@@ -84,7 +85,7 @@ class _QueuedRequest:
 
     whole: WholeRequest
     reply: Reply
-    goal_s: float  # for whose sake it may stand aside; inf = it never does
+    goal_s: float = math.inf  # for whose sake it may stand aside; inf = it never does
     inside: RequestInProgress | None = None
     gone: bool = False
 
@@ -94,21 +95,91 @@ class _QueuedRequest:
         if self.inside is not None:
             self.inside.leave()
 
+    def let_in(self, route: Route, most: int) -> int:
+        """To the route; how many of a turn's requests that makes."""
+        self.gone = True
+        self.inside = route.answer(self.whole, self.reply)
+        return 1
+
+
+class _QueuedGroup:
+    """Requests that are alike, of which those of some places are in and the others queued.
+
+    goal_s: as a request's
+    """
+
+    __slots__ = ("_alike", "_inside", "_left", "_next", "goal_s", "whole")
+
+    def __init__(self, alike: AlikeRequests) -> None:
+        self.whole = alike.first
+        self.goal_s = math.inf
+        self._alike = alike
+        self._next = 0  # the first that is queued
+        self._left: set[int] = set()  # of those that are queued, whose clients have gone
+        self._inside: dict[int, RequestInProgress | None] = {}
+
+    @property
+    def gone(self) -> bool:
+        """Whether none is queued any more."""
+        return self._next == len(self._alike.rows)
+
+    def take(self, most: int) -> list[int]:
+        """The places of the next ones, so many at the most, which are queued no longer."""
+        first, end = self._next, min(len(self._alike.rows), self._next + most)
+        self._next = end
+        return [place for place in range(first, end) if place not in self._left]
+
+    def leave(self, place: int) -> None:
+        """See `application.AlikeInProgress`."""
+        if place >= self._next:
+            self._left.add(place)
+        elif (inside := self._inside.get(place)) is not None:
+            inside.leave()
+
+    def let_in(self, route: Route, most: int) -> int:
+        """As many as there is room for, together if they may; how many of a turn's requests that makes."""
+        alike, before = self._alike, self._next
+        places = self.take(most * _ALIKE)
+        together = route.answer_alike(alike, places) if len(places) > 1 else None
+        if together is not None:
+            self._inside.update((place, _OfGroup(together, place)) for place in places)
+            return -(-len(places) // _ALIKE)
+        self._next = before
+        places = self.take(most)
+        for place in places:
+            self._inside[place] = route.answer(alike.whole(place), partial(alike.reply, place))
+        return len(places)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfGroup:
+    """One of requests that are under way together."""
+
+    together: AlikeInProgress
+    place: int
+
+    def leave(self) -> None:
+        """See `RequestInProgress`."""
+        self.together.leave(self.place)
+
+
+_Queued = _QueuedRequest | _QueuedGroup
+
 
 @dataclass(slots=True)
 class _Queue:
     """The requests of one function and class that wait, by goal; `aside` as they came to stand there."""
 
-    waiting: list[tuple[float, int, _QueuedRequest]] = field(default_factory=list)
-    aside: deque[_QueuedRequest] = field(default_factory=deque)
+    waiting: list[tuple[float, int, _Queued]] = field(default_factory=list)
+    aside: deque[_Queued] = field(default_factory=deque)
 
-    def first(self) -> tuple[float, int, _QueuedRequest] | None:
+    def first(self) -> tuple[float, int, _Queued] | None:
         """The next to get in, those that have gone left out; None if there is none."""
         while self.waiting and self.waiting[0][2].gone:
             heappop(self.waiting)
         return self.waiting[0] if self.waiting else None
 
-    def fresh(self, now_s: float, since_s: float) -> tuple[float, int, _QueuedRequest] | None:
+    def fresh(self, now_s: float, since_s: float) -> tuple[float, int, _Queued] | None:
         """The same, those left out that stand aside from now on, as somebody has waited since then."""
         while (first := self.first()) is not None:
             inline = first[2]
@@ -118,11 +189,12 @@ class _Queue:
             self.aside.append(inline)
         return first
 
-    def take_aside(self, *, last: bool) -> _QueuedRequest | None:
-        """Take out the one that came there first, or last; None if there is none."""
+    def first_aside(self, *, last: bool) -> _Queued | None:
+        """The one that came there first, or last; None if there is none."""
         while self.aside:
-            if not (inline := self.aside.pop() if last else self.aside.popleft()).gone:
+            if not (inline := self.aside[-1 if last else 0]).gone:
                 return inline
+            self.aside.pop() if last else self.aside.popleft()
         return None
 
 
@@ -146,32 +218,48 @@ class Backpressure:
             self._left -= 1
             return self._route.answer(whole, reply)
         hint = self._route.hint(whole)
-        queue = self._queues.get(hint.queue)
-        first = None if queue is None else queue.first()
-        due_s = whole.came_s + hint.goal_s
-        if first is not None and first[0] <= due_s and hint.time_s < math.inf:
-            too_long_s = whole.came_s - first[2].whole.came_s - _SHARE * hint.time_s
-            if too_long_s > 0:
-                self._route.refuse(whole, reply, max(_LEAST_SHUT_S, too_long_s))
-                return None
-        if not self._queues:
-            self._since_s = self._clock()
-        if queue is None:
-            queue = self._queues[hint.queue] = _Queue()
-        self._arrivals += 1
-        steps_aside = hint.time_s == math.inf and not hint.can_wait
-        inline = _QueuedRequest(whole, reply, hint.goal_s if steps_aside else math.inf)
-        heappush(queue.waiting, (due_s, self._arrivals, inline))
+        too_long_s = self._too_long_s(whole, hint)
+        if too_long_s > 0:
+            self._route.refuse(whole, reply, max(_LEAST_SHUT_S, too_long_s))
+            return None
+        inline = _QueuedRequest(whole, reply)
+        self._queue(inline, hint)
         return inline
 
-    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
-        """Let in as many of them together as there is room for in this turn; none where others wait."""
+    def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
+        """The same with each of them; those that get in in one turn do so together."""
         self._turn_soon()
-        if self._queues or not self._left:
-            return 0, None
-        taken, inside = self._route.answer_alike(alike, self._left * _ALIKE)
-        self._left -= -(-taken // _ALIKE)
-        return taken, inside
+        group = _QueuedGroup(alike)
+        if self._left and not self._queues:
+            self._let_in(group)
+        if group.gone:
+            return group
+        hint = self._route.hint(alike.first)
+        too_long_s = self._too_long_s(alike.first, hint)
+        if too_long_s > 0:
+            for place in group.take(len(alike.rows)):
+                reply = partial(alike.reply, place)
+                self._route.refuse(alike.whole(place), reply, max(_LEAST_SHUT_S, too_long_s))
+        else:
+            self._queue(group, hint)
+        return group
+
+    def _too_long_s(self, whole: WholeRequest, hint: RequestHint) -> float:
+        """By how much its queue takes more than a request's share of its time; at most 0: it may wait."""
+        queue = self._queues.get(hint.queue)
+        first = None if queue is None else queue.first()
+        if first is None or first[0] > whole.came_s + hint.goal_s or hint.time_s == math.inf:
+            return 0.0
+        return whole.came_s - first[2].whole.came_s - _SHARE * hint.time_s
+
+    def _queue(self, inline: _Queued, hint: RequestHint) -> None:
+        if not self._queues:
+            self._since_s = self._clock()
+        queue = self._queues.setdefault(hint.queue, _Queue())
+        if hint.time_s == math.inf and not hint.can_wait:
+            inline.goal_s = hint.goal_s
+        self._arrivals += 1
+        heappush(queue.waiting, (inline.whole.came_s + hint.goal_s, self._arrivals, inline))
 
     def _turn_soon(self) -> None:
         if not self._turning:
@@ -184,37 +272,32 @@ class Backpressure:
         now_s = self._clock()
         for _ in range(self._most // _ASIDE):
             if (late := self._next_aside(last=False)) is not None:
-                self._let_in(late)
+                self._let_in(late, most=1)
         while self._left and (inline := self._next(now_s) or self._next_aside(last=True)) is not None:
             self._let_in(inline)
         if self._queues:
             self._turn_soon()
 
-    def _let_in(self, inline: _QueuedRequest) -> None:
-        self._left -= 1
-        inline.inside = self._route.answer(inline.whole, inline.reply)
+    def _let_in(self, inline: _Queued, most: int | None = None) -> None:
+        self._left -= inline.let_in(self._route, self._left if most is None else most)
 
-    def _next(self, now_s: float) -> _QueuedRequest | None:
-        """Take the earliest goal of all queues out of its queue."""
-        best: tuple[float, int, _QueuedRequest] | None = None
-        of: _Queue | None = None
+    def _next(self, now_s: float) -> _Queued | None:
+        """The earliest goal of all queues. Who is in by then leaves its queue when that is looked at next."""
+        best: tuple[float, int, _Queued] | None = None
         for key, queue in list(self._queues.items()):
             first = queue.fresh(now_s, self._since_s)
             if first is None:
-                if not queue.aside:
+                if queue.first_aside(last=True) is None:
                     del self._queues[key]
             elif best is None or first < best:
-                best, of = first, queue
-        if best is None or of is None:
-            return None
-        heappop(of.waiting)
-        return best[2]
+                best = first
+        return None if best is None else best[2]
 
-    def _next_aside(self, *, last: bool) -> _QueuedRequest | None:
-        """Take the one that came first of those who stand aside, of all queues; or the one that came last."""
-        queues = [queue for queue in self._queues.values() if queue.aside]
-        if not queues:
+    def _next_aside(self, *, last: bool) -> _Queued | None:
+        """The one that came first of those who stand aside, of all queues; or the one that came last."""
+        found = [
+            each for queue in self._queues.values() if (each := queue.first_aside(last=last)) is not None
+        ]
+        if not found:
             return None
-        if last:
-            return max(queues, key=lambda queue: queue.aside[-1].whole.came_s).take_aside(last=True)
-        return min(queues, key=lambda queue: queue.aside[0].whole.came_s).take_aside(last=False)
+        return (max if last else min)(found, key=lambda each: each.whole.came_s)

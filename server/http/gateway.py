@@ -123,8 +123,8 @@ class Gateway:
         """Answer a request for rows."""
         return self._backpressure.answer(request, reply)
 
-    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
-        """Answer requests that are alike."""
+    def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
+        """Answer requests for rows that are alike."""
         return self._backpressure.answer_alike(alike)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

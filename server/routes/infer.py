@@ -126,20 +126,20 @@ class InferRoute:
             self._fail(asked, exc)
             return None
 
-    def answer_alike(self, alike: AlikeRequests, most: int) -> tuple[int, AlikeInProgress | None]:
-        """Answer the first `most` together; none where each is to come by itself, and hear what is wrong."""
-        first, rows = alike.first, alike.rows[:most]
+    def answer_alike(self, alike: AlikeRequests, places: Sequence[int]) -> AlikeInProgress | None:
+        """Answer those together; None where each is to come by itself, and hear what is wrong."""
+        first, rows = alike.first, [alike.rows[place] for place in places]
         try:
             function = self._resolve(first)
             shared = self._calls_like.shared(function, first, rows)
             if shared is None or max(map(len, rows)) > _INLINE_BYTES:
-                return 0, None
+                return None
             request, call = shared
-            asked = _AskedTogether(alike, function, request, self._answered_together, self._calls.leave)
+            asked = _AskedTogether(alike, places, function, request, self)
             asked.pending = self._calls.begin_shared(call, asked)
         except ServiceError:
-            return 0, None
-        return (0, None) if asked.pending is None else (len(rows), asked)
+            return None
+        return None if asked.pending is None else asked
 
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What a request says of itself, by a look at the part of its body that is not rows.
@@ -248,8 +248,14 @@ class InferRoute:
         else:
             asked.reply(200, body, headers)
 
-    def _answered_together(self, together: _AskedTogether, over: RowsOver) -> None:
-        reply = over.outcome
+    def leave(self, together: _AskedTogether, place: int) -> None:
+        """The client of one of those has gone."""
+        if together.pending is not None:
+            self._calls.leave(together.pending, together.places.index(place))
+
+    def answered_together(self, together: _AskedTogether, over: RowsOver) -> None:
+        """Some of those are over."""
+        reply, places = over.outcome, [together.places[row] for row in over.places]
         filled: Sequence[Filled | None] | None = None
         if not isinstance(reply, BaseException) and _number_bytes(reply) <= _INLINE_BYTES:
             try:
@@ -257,8 +263,8 @@ class InferRoute:
             except Exception as exc:
                 reply = exc
         if filled is not None:
-            together.alike.reply_filled(over.places, filled)
-        for at, place in enumerate(over.places):
+            together.alike.reply_filled(places, filled)
+        for at, place in enumerate(places):
             if filled is None or filled[at] is None:
                 outcome = reply if isinstance(reply, BaseException) else reply.row(at)
                 self._answered(together.by_itself(place, self._answered), outcome)
@@ -378,13 +384,16 @@ class _Asked:
 
 @dataclass(slots=True)
 class _AskedTogether:
-    """Requests that are alike, and how far they are. request: what each asks beside its row."""
+    """Requests that are alike, and how far they are. places: which of them are the rows of the call
+
+    request: what each asks beside its row
+    """
 
     alike: AlikeRequests
+    places: Sequence[int]
     function: Function
     request: InferRequest
-    answered: Callable[[_AskedTogether, RowsOver], None]
-    leave_call: Callable[[SharedCall, int], None]
+    route: InferRoute
     pending: SharedCall | None = None
     apart: dict[int, _Asked] = field(default_factory=dict)  # by place, those that go on by themselves
 
@@ -395,7 +404,7 @@ class _AskedTogether:
 
     def rows_over(self, over: RowsOver) -> None:
         """See `call_service.SharedAsker`."""
-        self.answered(self, over)
+        self.route.answered_together(self, over)
 
     def by_itself(self, place: int, answered: Callable[[_Asked, Reply | BaseException], None]) -> _Asked:
         """One of them as if it had come alone."""
@@ -408,8 +417,8 @@ class _AskedTogether:
         """See `application.AlikeInProgress`."""
         if (one := self.apart.get(place)) is not None:
             one.leave()
-        elif self.pending is not None:
-            self.leave_call(self.pending, place)
+        else:
+            self.route.leave(self, place)
 
 
 def _encoded(

@@ -28,7 +28,15 @@ from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_request, enco
 from server.http.application import AlikeInProgress, AlikeRequests, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connections
-from tests.fuzz.test_request_head import Application, Transport, by_httptools, mutated, ours, requests
+from tests.fuzz.test_request_head import (
+    Application,
+    Nothing,
+    Transport,
+    by_httptools,
+    mutated,
+    ours,
+    requests,
+)
 
 if TYPE_CHECKING:
     from server.http.native.connections import NativeConnections
@@ -98,22 +106,22 @@ class _Echo(Application):
             assert request.request == decode_request(request.body, length), request.body
         reply(200, _digest(request.path, request.headers.items(), request.body), {})
 
-    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
-        """Most of them together, from the last to the first, each as it would be answered by itself."""
-        taken = len(alike.rows) - len(alike.rows) // 4
-        for place in reversed(range(taken)):
+    def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
+        """From the last to the first, some of them at once, each as it would be answered by itself."""
+        for place in reversed(range(len(alike.rows))):
             whole, row = alike.whole(place), alike.rows[place]
             if whole.request is not None:
                 assert [bytes(one) for one in whole.request.inputs[0].elements] == [row], whole.body
             else:
                 assert whole.body == row
             self.together += 1
-            self._replies.append(partial(self.answer, whole, partial(alike.reply, place)))
+            reply = partial(self.answer, whole, partial(alike.reply, place))
+            if place % 4:
+                self._replies.append(reply)
+            else:
+                reply()
         asyncio.get_running_loop().call_soon(self._reply_late)
-        return taken, self
-
-    def leave(self, place: int) -> None:
-        """A client has gone: its reply meets nobody."""
+        return Nothing()
 
     def _reply_late(self) -> None:
         replies, self._replies = self._replies, []

@@ -361,17 +361,22 @@ class NativeConnections(Connections):
         """Have requests answered together: those that are to be asked by themselves."""
         if len(group.ids) == 1 or not self.application.still_admits(group.known.admitted):
             return group.told
+        waiting = self._waiting
+        for id_ in group.ids:
+            waiting[id_] = None
         try:
-            taken, inside = self.application.answer_alike(group)
+            inside = self.application.answer_alike(group)
         except Exception as error:
             self._loop.call_exception_handler(
                 {"message": "requests could not be taken from the native front", "exception": error}
             )
-            return group.told
-        if inside is not None:
-            for place, id_ in enumerate(group.ids[:taken]):
-                self._waiting[id_] = _InGroup(inside, place)
-        return group.told[taken:]
+            for id_ in group.ids:
+                self._front.abort(id_)
+            return ()
+        for place, id_ in enumerate(group.ids):
+            if id_ in waiting:
+                waiting[id_] = _InGroup(inside, place)
+        return ()
 
     def _asked(
         self,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from server.http.application import AlikeInProgress, AlikeRequests, Reply, WholeRequest
+from server.http.application import AlikeRequests, Reply, WholeRequest
 from server.http.backpressure import Backpressure, RequestHint
 
 
@@ -18,15 +19,18 @@ class Route:
     left: list[bytes] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
     most_together: int = 1000
+    together: list[int] = field(default_factory=list)
 
     def answer(self, whole: WholeRequest, reply: Reply) -> Inside:
         self.entered.append(whole.body)
         return Inside(self, whole.body)
 
-    def answer_alike(self, alike: AlikeRequests, most: int) -> tuple[int, AlikeInProgress | None]:
-        rows = alike.rows[: min(most, self.most_together)]
-        self.entered += rows
-        return len(rows), InsideTogether(self, rows)
+    def answer_alike(self, alike: AlikeRequests, places: Sequence[int]) -> InsideTogether | None:
+        if len(places) > self.most_together:
+            return None
+        self.entered += [alike.rows[place] for place in places]
+        self.together.append(len(places))
+        return InsideTogether(self)
 
     def takes(self, path: str) -> bool:
         return True
@@ -53,21 +57,21 @@ class Inside:
 @dataclass
 class InsideTogether:
     route: Route
-    names: Sequence[bytes]
 
     def leave(self, place: int) -> None:
-        self.route.left.append(self.names[place])
+        self.route.left.append(b"%d" % place)
 
 
 class Alike:
-    """As many requests as there are rows."""
+    """So many requests. said: as `request` has it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, came_s: float = 0.0, **said: Any) -> None:
         self.rows = [b"%d" % place for place in range(count)]
+        self.came_s, self.said = came_s, said
         self.first = self.whole(0)
 
     def whole(self, place: int) -> WholeRequest:
-        return request(place)
+        return request(place, self.came_s, **self.said)
 
     def reply(self, place: int, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         raise AssertionError("the backpressure itself never replies")
@@ -254,21 +258,21 @@ def test_who_leaves_the_line_is_never_let_in_and_who_leaves_inside_is_told_to_th
     assert route.left == [b"2"]
 
 
-def test_requests_that_are_alike_get_in_together_as_many_as_the_turn_has_time_for():
+def test_requests_that_are_alike_get_in_together_as_many_as_a_turn_has_time_for():
     async def scene() -> None:
         route = Route()
         door = Backpressure(route, most=2, clock=lambda: 0.0)
-        taken, inside = door.answer_alike(Alike(40))
-        assert taken == len(route.entered)
-        assert 2 < taken < 40
-        assert inside is not None
+        inside = door.answer_alike(Alike(40))
+        assert 2 < len(route.entered) < 40
+        door.answer(request("last"), reply)
         inside.leave(1)
         assert route.left == [b"1"]
-        assert door.answer_alike(Alike(4)) == (0, None)  # the turn is over
-        await turns(1)
-        assert door.answer_alike(Alike(4))[0] == 4
-        door.answer(request("last"), reply)
-        assert route.entered[-1] == b"last"
+        inside.leave(38)  # it is queued
+        await turns(10)
+        assert len(route.together) > 2
+        assert route.entered == [b"%d" % place for place in range(40) if place != 38] + [b"last"]
+        inside.leave(39)
+        assert route.left == [b"1", b"39"]
 
     asyncio.run(scene())
 
@@ -278,20 +282,60 @@ def test_requests_that_are_alike_get_in_before_nobody_who_waits():
         route = Route()
         door = Backpressure(route, most=1, clock=lambda: 0.0)
         for number in range(3):
-            door.answer(request(number), reply)
-        await turns(1)
-        assert door.answer_alike(Alike(4)) == (0, None)
+            door.answer(request(f"before {number}"), reply)
+        door.answer_alike(Alike(3))
+        door.answer(request("after"), reply)
+        await turns(8)
+        before = [b"before %d" % number for number in range(3)]
+        assert route.entered == [*before, b"0", b"1", b"2", b"after"]
+        assert route.together == [3]
+
+    asyncio.run(scene())
+
+
+def test_requests_that_may_not_come_together_come_one_by_one():
+    async def scene() -> None:
+        route = Route(most_together=0)
+        door = Backpressure(route, most=2, clock=lambda: 0.0)
+        inside = door.answer_alike(Alike(5))
+        assert route.entered == [b"0", b"1"]
+        inside.leave(0)
+        inside.leave(3)
+        await turns(4)
+        assert route.entered == [b"0", b"1", b"2", b"4"]
+        assert route.left == [b"0"]
+        door.answer(request("next"), reply)
+        assert route.entered[-1] == b"next"
+
+    asyncio.run(scene())
+
+
+def test_requests_that_are_alike_and_would_be_late_are_each_refused():
+    async def scene() -> None:
+        route = Route()
+        door = Backpressure(route, most=1, clock=lambda: 0.0)
+        for number in range(2):
+            door.answer(request(number, time=1), reply)
+        door.answer_alike(Alike(3, 0.9, time=1))
+        assert route.refused == [b"0", b"1", b"2"]
+        await turns(2)
         assert route.entered == [b"0", b"1"]
 
     asyncio.run(scene())
 
 
-def test_requests_that_are_not_taken_together_leave_their_turn_to_others():
+def test_requests_that_are_alike_stand_aside_together_and_the_last_that_came_get_in_first():
     async def scene() -> None:
-        route = Route(most_together=0)
-        door = Backpressure(route, most=1, clock=lambda: 0.0)
-        assert door.answer_alike(Alike(4))[0] == 0
-        door.answer(request("alone"), reply)
-        assert route.entered == [b"alone"]
+        now_s = 0.0
+        route = Route()
+        door = Backpressure(route, most=1, clock=lambda: now_s)
+        door.answer(request("first"), reply)
+        old = door.answer_alike(Alike(3, 0.0, goal=1))
+        door.answer_alike(Alike(12, 0.5, goal=1))
+        now_s = 2.0  # somebody has waited for more than a goal
+        await turns(8)
+        old.leave(0)
+        assert route.together == [8, 4, 3]
+        assert route.left == [b"0"]
 
     asyncio.run(scene())

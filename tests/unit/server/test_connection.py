@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -27,6 +28,17 @@ from server.routes.infer import is_infer
 from tests.waiting import until
 
 BODY = b"0123456789" * 30
+
+
+class Together:
+    """Requests that came in one turn and were alike, each answered by itself."""
+
+    def __init__(self, inside: Sequence[Application | None]) -> None:
+        self._inside = inside
+
+    def leave(self, place: int) -> None:
+        if (one := self._inside[place]) is not None:
+            one.leave()
 
 
 class Application:
@@ -80,9 +92,12 @@ class Application:
         reply(200, json.dumps(text).encode() + b" " * self.large_reply, {})
         return None
 
-    def answer_alike(self, alike: AlikeRequests) -> tuple[int, AlikeInProgress | None]:
+    def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
         self.together.append(len(alike.rows))
-        return 0, None
+        inside = [
+            self.answer(alike.whole(place), partial(alike.reply, place)) for place in range(len(alike.rows))
+        ]
+        return Together(inside)
 
     def leave(self) -> None:
         self.left += 1

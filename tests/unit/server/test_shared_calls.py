@@ -99,9 +99,14 @@ def run(scene: Callable[[Station, FakeWorker], Coroutine[Any, Any, None]], **fie
 
 def taken(station: Station, alike: Alike, most: int = 1000) -> Any:
     """All of them get in together: what is under way."""
-    count, inside = station.route.answer_alike(alike, most)
-    assert (count, inside is not None) == (min(most, len(alike.rows)), True)
+    inside = station.route.answer_alike(alike, range(min(most, len(alike.rows))))
+    assert inside is not None
     return inside
+
+
+def alone(station: Station, alike: Alike) -> bool:
+    """Whether each is to come by itself."""
+    return station.route.answer_alike(alike, range(len(alike.rows))) is None
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────────
@@ -130,14 +135,14 @@ def test_requests_with_json_share_its_outputs_and_their_deadline() -> None:
     async def scene(station: Station, worker: FakeWorker) -> None:
         template = RequestTemplate(pieces(), ["binary_data_size", "timeout"])
         alike = Alike("a", "b", template=template, timeout_us=9_000_000)
-        assert station.route.answer_alike(alike, 10) == (0, None)  # nobody has read such a one yet
+        assert alone(station, alike)  # nobody has read such a one yet
         station.route.answer(alike.whole(0), lambda *reply: station.replies.append(reply))
         taken(station, alike)
         await settle(20)
         assert alike.answers == {0: "a", 1: "b"}
         late = Alike("a", "b", template=template, timeout_us=1)
         late.first.came_s -= 1
-        assert station.route.answer_alike(late, 10) == (0, None)  # each is told so by itself
+        assert alone(station, late)  # each is told so by itself
 
     run(scene)
 
@@ -345,10 +350,10 @@ def of_requests() -> list[object]:
 def test_where_there_is_no_room_for_all_each_comes_by_itself() -> None:
     async def scene(station: Station, worker: FakeWorker) -> None:
         stats = station.house.metrics.of(station.house.function)
-        assert station.route.answer_alike(Alike(*"abcdef"), 10) == (0, None)
+        assert alone(station, Alike(*"abcdef"))
         assert (sum(stats.errors.values()), stats.over_goal_rows) == (0, 0)
         taken(station, Alike(*"abcd"))
-        assert station.route.answer_alike(Alike("e", "f"), 10) == (0, None)
+        assert alone(station, Alike("e", "f"))
         await settle(20)
         taken(station, Alike(*"abcd"))  # what was taken was given back
 
@@ -359,11 +364,11 @@ def test_who_may_not_ask_or_is_capped_or_large_comes_by_himself() -> None:
     async def scene(station: Station, worker: FakeWorker) -> None:
         capped = Caller("capped", "10.0.0.1", frozenset(), shares=Shares(rows_per_s=5.0))
         station.ask(b"taught", {HEADER_LENGTH: "0"}, caller=capped)
-        assert station.route.answer_alike(Alike("a", "b", caller=capped), 10) == (0, None)
-        assert station.route.answer_alike(Alike("a", "b", path="/v2/models/none/infer"), 10) == (0, None)
-        assert station.route.answer_alike(Alike("a", "b" * (1 << 20)), 10) == (0, None)
+        assert alone(station, Alike("a", "b", caller=capped))
+        assert alone(station, Alike("a", "b", path="/v2/models/none/infer"))
+        assert alone(station, Alike("a", "b" * (1 << 20)))
         unheard_of = Caller("new", "10.0.0.1", frozenset())
-        assert station.route.answer_alike(Alike("a", "b", caller=unheard_of), 10) == (0, None)
+        assert alone(station, Alike("a", "b", caller=unheard_of))
 
     run(scene)
 
@@ -388,7 +393,7 @@ def test_a_server_that_stops_takes_no_more() -> None:
         alike = Alike(*"abc")
         taken(station, alike)
         station.house.dispatcher.drain()
-        assert station.route.answer_alike(Alike("d", "e"), 10) == (0, None)
+        assert alone(station, Alike("d", "e"))
         await settle(20)
         assert alike.answers == dict(enumerate("abc"))
 
@@ -437,9 +442,9 @@ def test_whatever_happens_every_row_has_its_own_answer_or_its_error(seed: int) -
             rows = [str(number + place) for place in range(chance.randint(2, 12))]
             number += len(rows)
             alike = Alike(*rows)
-            count, inside = station.route.answer_alike(alike, chance.choice((3, 1000)))
-            if count:
-                asked.append((alike, inside, set(range(count))))
+            places = sorted(chance.sample(range(len(rows)), chance.randint(1, len(rows))))
+            if (inside := station.route.answer_alike(alike, places)) is not None:
+                asked.append((alike, inside, set(places)))
             elif chance.random() < 0.5:
                 station.ask(rows[0].encode(), {HEADER_LENGTH: "0"})
             for alike, inside, there in chance.sample(asked, min(len(asked), chance.randint(0, 2))):
@@ -472,7 +477,7 @@ def test_whatever_happens_every_row_has_its_own_answer_or_its_error(seed: int) -
                 assert died_twice or alike.answers[place] == alike.rows[place].decode(), status
         assert station.house.dispatcher.at_rest()
         assert station.house.dispatcher.queue_depth() == {("f", 1): (0, 0)}
-        assert station.route.answer_alike(Alike(*map(str, range(60))), 1000)[0] == 60  # all was given back
+        taken(station, Alike(*map(str, range(60))))  # all was given back
         station.large.close()
 
     asyncio.run(scene())
