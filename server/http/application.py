@@ -132,5 +132,8 @@ class Application(Protocol):
     def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
         """Reply to each of them once, now or later, as `answer` would."""
 
+    def rest_s(self) -> float:
+        """How long reading may rest, as requests for rows that came meanwhile would wait anyway; 0 = not."""
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
         """Answer one request of the framework's."""

@@ -75,6 +75,9 @@ class Route(Protocol):
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""
 
+    def rest_s(self) -> float:
+        """As `server.http.application.Application` has it."""
+
     def refuse(self, whole: WholeRequest, reply: Reply, alike_s: float) -> None:
         """Answer that there is no room, nor for the likes of it within the next `alike_s` seconds."""
 

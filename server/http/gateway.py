@@ -127,6 +127,10 @@ class Gateway:
         """Answer requests for rows that are alike."""
         return self._backpressure.answer_alike(alike)
 
+    def rest_s(self) -> float:
+        """How long reading may rest."""
+        return self._route.rest_s()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of the framework's."""
         scope["state"] = dict(self._state)

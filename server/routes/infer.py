@@ -166,6 +166,10 @@ class InferRoute:
                 goal_s = float(value) / 1000 or goal_s
         return RequestHint((function.name, "interactive"), min(goal_s, time_s), time_s)
 
+    def rest_s(self) -> float:
+        """How long nobody need look for new requests."""
+        return self._calls.rest_s()
+
     def refuse(self, whole: WholeRequest, reply: SendReply, alike_s: float) -> None:
         """Turn a request away without a look at its rows, and for so long those like it."""
         asked = _Asked(whole, reply, self._answered, self._resolve(whole))

@@ -374,6 +374,11 @@ class Scheduler:
                 found[worker.name] += rows * lane.least_row_s(worker) / len(able)
         return found
 
+    def least_goal_waiting_s(self) -> float:
+        """The least goal of the functions of which interactive rows wait; inf = there are none."""
+        goals_s = [lane.spec.slo_s for lane in self._queues.lanes if lane.rows > lane.filler_rows]
+        return min(goals_s, default=math.inf)
+
     def followed(self, function: str, bucket: str) -> FollowedPlans | None:
         """The plans that rows of a function follow, of that bucket or else of another one; None for none."""
         pools = {lane.key[2]: lane.pool for lane in self._queues.pooled.values() if lane.key[0] == function}

@@ -159,6 +159,10 @@ class CallService:
         """The client of that row has gone."""
         (self._cached or self._dispatcher).leave_shared(pending, row)
 
+    def rest_s(self) -> float:
+        """See `Dispatcher`."""
+        return self._dispatcher.rest_s()
+
     def may_shut(self, function: Function) -> bool:
         """Whether requests for it may be refused unread: kept answers are to be had at any load."""
         cache = self._metrics.of(function).cache

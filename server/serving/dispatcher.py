@@ -76,13 +76,15 @@ from server.serving.scheduler_adapter import (
 from server.serving.selecting import Selecting
 from server.serving.shared_calls import SharedCall
 from server.supervision import Tasks
-from server.workers.pool import Worker
+from server.workers.pool import Worker, shares_cores
 
 __all__ = ["Dispatcher"]
 
 log = logging.getLogger("ml_udf.server.dispatcher")
 
 _REFUSALS = 20  # of rows of one call by workers
+_REST_S = 0.004
+_REST_OF_GOAL = 0.04
 _REFUSED_S = 0.05  # until rows that a worker had no room for are queued again
 
 _Args = TypeVarTuple("_Args")
@@ -127,6 +129,7 @@ class Dispatcher:
         self._like = LikeRows(self._ids.__next__, scheduler.room)
         self._pump_soon: asyncio.Handle | None = None
         self._pump_at: asyncio.TimerHandle | None = None
+        self._idle_until_s = 0.0  # the core has nothing to do, unless something happens
         self._out: dict[str, MemberOut] = {}  # by model's key
         self._idle = asyncio.Event()
         self._idle.set()
@@ -257,6 +260,20 @@ class Dispatcher:
     def served(self) -> Collection[Function]:
         """Every version that is served; of one by wish, as its first candidate answers it."""
         return [function for function in self._functions.values() if not function.is_candidate]
+
+    def rest_s(self) -> float:
+        """How long nobody need look for new rows: they would wait as long anyway. 0 = not at all.
+
+        While rows wait and nothing of them is to be sent yet, to read each request as it comes wakes the
+        event loop for one or two of them, and takes the core away from a worker's pass. Where workers have
+        cores of their own nothing would be gained.
+        """
+        if self._pump_soon is not None or not any(shares_cores(one.info) for one in self._workers.values()):
+            return 0.0
+        goal_s = self._core.least_goal_waiting_s()
+        if goal_s == math.inf:
+            return 0.0
+        return min(_REST_S, _REST_OF_GOAL * goal_s, self._idle_until_s - time.monotonic())
 
     def shares(self) -> dict[str, float]:
         """Worker → the share of its time that interactive rows took in the last second or so."""
@@ -542,6 +559,7 @@ class Dispatcher:
             elif isinstance(action, AnswerKnown):
                 self._answer_known(action)
             else:
+                self._idle_until_s = action.until_s
                 if action.until_s < math.inf:
                     self._pump_at = self._call_at(action.until_s, self._wake)
                 self._quarantine.step()

@@ -43,6 +43,11 @@ class WorkerInfo:
     is_far: bool = False
 
 
+def shares_cores(info: WorkerInfo) -> bool:
+    """Whether a worker computes on the processor of this machine."""
+    return not info.node and not info.is_far and not info.device.startswith("cuda")
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """A worker as an operator sees it; `state` is "starting", "up" or "down".

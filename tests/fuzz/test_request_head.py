@@ -377,6 +377,9 @@ class Application:
         self.read.append(request.body)
         reply(200, b"", {})
 
+    def rest_s(self) -> float:
+        return 0.0
+
     def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
         for place in range(len(alike.rows)):
             self.answer(alike.whole(place), partial(alike.reply, place))

@@ -56,6 +56,8 @@ _HEADS = 1024  # that are known at a time
 _ORDINARY_BYTES = 1 << 20  # a larger body goes the other way
 _REPLY_HEADS = 256  # kept ready
 _MOST_SHUT_S = 0.05  # what a door that is shut knows of tokens and of the queue is as old at most
+_MANY = 16  # that a turn brings
+_LEAST_REST_S = 0.001  # timers know no less
 _MISSING: Any = object()
 _Told = tuple[int, int, Any, Any]  # what `Front.turn` tells
 
@@ -214,7 +216,9 @@ class NativeConnections(Connections):
         self._is_flushing = False
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._front.fileno(), self._turn)
+        self._rest: asyncio.TimerHandle | None = None
+        self._told = 0  # by the last turn
+        self._loop.add_reader(self._front.fileno(), self._readable)
         self.open.add(self)
         self.look_soon()
 
@@ -269,6 +273,9 @@ class NativeConnections(Connections):
 
     def shutdown(self) -> None:
         """No more requests; those under way are answered."""
+        if self._rest is not None:
+            self._rest.cancel()
+            self._read_again()
         self._is_closing = True
         self._front.shutdown()
         for connection, _ in list(self._handed.values()):
@@ -300,9 +307,28 @@ class NativeConnections(Connections):
 
     # ── what the front tells ────────────────────────────────────────────────────────────────────────
 
+    def _readable(self) -> None:
+        """Something has come: it is read at once, or a little later with more, where it would wait anyway.
+
+        Not where each turn brings many as it is: then this thread is what all wait for.
+        """
+        is_busy = self._is_closing or self._told > _MANY
+        rest_s = 0.0 if is_busy else self.application.rest_s()
+        if rest_s < _LEAST_REST_S:
+            self._turn()
+            return
+        self._loop.remove_reader(self._front.fileno())
+        self._rest = self._loop.call_later(rest_s, self._read_again)
+
+    def _read_again(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._front.fileno(), self._readable)
+        self._turn()
+
     def _turn(self) -> None:
         now_s = time.monotonic()
         told = self._front.turn()
+        self._told = len(told)
         for kind, id_, first, second in told if len(told) == 1 else self._ask_alike(told, now_s):
             try:
                 if kind == SHAPED:
@@ -519,4 +545,6 @@ class NativeConnections(Connections):
         if self in self.open and not self._front.counts()["connections"]:
             self.open.discard(self)
             self._loop.remove_reader(self._front.fileno())
+            if self._rest is not None:
+                self._rest.cancel()
             self._front.close()

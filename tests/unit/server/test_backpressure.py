@@ -35,6 +35,9 @@ class Route:
     def takes(self, path: str) -> bool:
         return True
 
+    def rest_s(self) -> float:
+        return 0.0
+
     def hint(self, whole: WholeRequest) -> RequestHint:
         said = {key.decode(): value.decode() for key, value in whole.headers.items()}
         line = (whole.path, said.get("row_class", "interactive"))

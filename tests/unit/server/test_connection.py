@@ -50,6 +50,7 @@ class Application:
         self.admitted = 0
         self.limit_bytes = 8 << 20
         self.large_reply = 0
+        self.rests_s = 0.0
         self.together: list[int] = []  # how many requests were offered at once
 
     def admit(self, head: Head, address: str) -> Admitted | Refused:
@@ -98,6 +99,9 @@ class Application:
             self.answer(alike.whole(place), partial(alike.reply, place)) for place in range(len(alike.rows))
         ]
         return Together(inside)
+
+    def rest_s(self) -> float:
+        return self.rests_s
 
     def leave(self) -> None:
         self.left += 1

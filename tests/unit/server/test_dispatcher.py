@@ -11,6 +11,7 @@ import pytest
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer
 from server.errors import BadOption, DeadlineExceeded, ServiceError, VersionGone, WorkerLost
 from server.scheduling.latency_model import LatencyModel
+from server.workers.pool import WorkerInfo
 from tests.answers import classified, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
@@ -371,5 +372,40 @@ def test_an_answer_that_cannot_be_used_fails_its_rows_and_no_others(answer: Answ
         worker.answer()
         await settle()
         assert house.labels(good) == ["b"]
+
+    asyncio.run(scenario())
+
+
+def test_reading_may_rest_while_rows_wait_that_are_not_to_be_sent_yet() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        assert house.dispatcher.rest_s() == 0.0
+        asked = [house.ask(*"abcd") for _ in range(4)]
+        assert house.dispatcher.rest_s() == 0.0  # it was not decided yet what leaves
+        await settle()
+        assert len(worker.batches) == worker.info.in_flight
+        assert house.dispatcher.rest_s() == pytest.approx(0.04 * 0.05)
+        while worker.batches:
+            worker.answer()
+            await settle()
+        assert house.dispatcher.rest_s() == 0.0
+        for one in asked:
+            house.labels(one)
+
+    asyncio.run(scenario())
+
+
+def test_reading_does_not_rest_for_workers_that_have_cores_of_their_own() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker(info=WorkerInfo("cuda:0", "fake", 0))
+        house = House(worker)
+        await settle()
+        for _ in range(4):
+            house.ask(*"abcd")
+        await settle()
+        assert house.dispatcher.queue_depth()["f", 1][0] > 0
+        assert house.dispatcher.rest_s() == 0.0
 
     asyncio.run(scenario())

@@ -509,3 +509,48 @@ def test_a_front_that_is_not_built_says_how_it_is(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "server.http.native._front", None)
     with pytest.raises(FrontMissing, match=r"python -m server\.extensions"):
         choose_front("native", has_tls=False)
+
+
+def test_what_would_wait_anyway_is_read_a_little_later_with_what_came_meanwhile() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        one = request("/v2/models/m/infer", b"row", "Inference-Header-Content-Length: 0")
+        await replies(port, [one], 1)
+        await until(lambda: connections.counts()["connections"] == 0)
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: connections.counts()["connections"] == 3)
+        application.rests_s = 0.2
+        began_s = time.monotonic()
+        for _, writer in streams:
+            writer.write(one)
+            await asyncio.sleep(0.02)
+        for reader, _ in streams:
+            assert (await one_reply(reader))["way"] == "short"
+        assert 0.15 < time.monotonic() - began_s < 5
+        assert application.together[-1] == 3
+        application.rests_s = 0.0
+        streams[0][1].write(one)
+        await one_reply(streams[0][0])
+        for _, writer in streams:
+            writer.close()
+
+    run(test)
+
+
+def test_reading_does_not_rest_while_each_turn_brings_many_or_the_front_stops() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        await taught(port)
+        await until(lambda: connections.counts()["connections"] == 0)
+        application.rests_s = 60.0
+        connections._told = 100
+        (answer,) = await asyncio.wait_for(replies(port, [request()], 1), 5)
+        assert answer["way"] == "short"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        connections._told = 0
+        writer.write(request())
+        await until(lambda: connections._rest is not None)
+        connections.shutdown()  # what has come by now is answered yet
+        assert (await asyncio.wait_for(one_reply(reader), 5))["way"] == "short"
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    run(test)
