@@ -217,7 +217,7 @@ class NativeConnections(Connections):
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._rest: asyncio.TimerHandle | None = None
-        self._told = 0  # by the last turn
+        self._brings_many = False  # the last turn
         self._loop.add_reader(self._front.fileno(), self._readable)
         self.open.add(self)
         self.look_soon()
@@ -275,7 +275,7 @@ class NativeConnections(Connections):
         """No more requests; those under way are answered."""
         if self._rest is not None:
             self._rest.cancel()
-            self._read_again()
+            self._read_again(time.monotonic())
         self._is_closing = True
         self._front.shutdown()
         for connection, _ in list(self._handed.values()):
@@ -310,25 +310,26 @@ class NativeConnections(Connections):
     def _readable(self) -> None:
         """Something has come: it is read at once, or a little later with more, where it would wait anyway.
 
-        Not where each turn brings many as it is: then this thread is what all wait for.
+        Not where each turn brings many as it is, answered or refused: then this thread is what all wait for.
         """
-        is_busy = self._is_closing or self._told > _MANY
+        is_busy = self._is_closing or self._brings_many
         rest_s = 0.0 if is_busy else self.application.rest_s()
         if rest_s < _LEAST_REST_S:
             self._turn()
             return
         self._loop.remove_reader(self._front.fileno())
-        self._rest = self._loop.call_later(rest_s, self._read_again)
+        self._rest = self._loop.call_later(rest_s, self._read_again, time.monotonic())
 
-    def _read_again(self) -> None:
+    def _read_again(self, since_s: float) -> None:
+        """Since then whatever is read now may have waited: its deadline counts from there."""
         self._rest = None
         self._loop.add_reader(self._front.fileno(), self._readable)
-        self._turn()
+        self._turn(since_s)
 
-    def _turn(self) -> None:
-        now_s = time.monotonic()
+    def _turn(self, came_s: float | None = None) -> None:
+        now_s = time.monotonic() if came_s is None else came_s
         told = self._front.turn()
-        self._told = len(told)
+        self._brings_many = len(told) > _MANY or any(one[0] == REFUSED for one in told)
         for kind, id_, first, second in told if len(told) == 1 else self._ask_alike(told, now_s):
             try:
                 if kind == SHAPED:

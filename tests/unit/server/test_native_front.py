@@ -541,11 +541,11 @@ def test_reading_does_not_rest_while_each_turn_brings_many_or_the_front_stops() 
         await taught(port)
         await until(lambda: connections.counts()["connections"] == 0)
         application.rests_s = 60.0
-        connections._told = 100
+        connections._brings_many = True
         (answer,) = await asyncio.wait_for(replies(port, [request()], 1), 5)
         assert answer["way"] == "short"
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        connections._told = 0
+        connections._brings_many = False
         writer.write(request())
         await until(lambda: connections._rest is not None)
         connections.shutdown()  # what has come by now is answered yet
