@@ -147,7 +147,7 @@ def import_model(
             manifest = staged(found, model, folder)
             told = checked(manifest, found)
         except WorkerError as exc:
-            fail(str(exc))
+            fail(str(exc).replace(f"{folder}{os.sep}", ""))  # which nobody else will ever see
         content = manifest.to_json()
         _show(content, found.guesses)
         if told.difference is None:

@@ -124,6 +124,7 @@ class BulkJob:
     requests: int = 0  # under way
     seen_s: float = 0.0
     asked_s: float = -math.inf  # when rows of it last went on
+    _done_before: int = 0  # of `rows_done`, when its client last said another count
     _pace: Pace = field(default_factory=Pace)
     _bucket: TokenBucket | None = None
 
@@ -138,6 +139,21 @@ class BulkJob:
         if self.control.state != "idle":
             return self.control.state
         return "running" if self.requests else "idle"
+
+    @property
+    def rows_told(self) -> int:
+        """Rows that are done: by its client's count, where it has one, and those that were answered since."""
+        done, most = self.tag.done, self.tag.rows
+        if done is None:
+            return self.rows_done
+        told = done + self.rows_done - self._done_before
+        return told if most is None else max(done, min(told, most))
+
+    def says(self, now_s: float, tag: BulkTag, function: str) -> None:
+        """A request of it comes, whether or not it may go on."""
+        if tag.done != self.tag.done:
+            self._done_before = self.rows_done
+        self.tag, self.function, self.seen_s = tag, function, now_s
 
     @property
     def is_large(self) -> bool:
@@ -211,7 +227,7 @@ class BulkJobs:
         job = self._jobs.get(key)
         if job is None:
             job = self._jobs[key] = BulkJob(key, tag, whose, now_s)
-        job.tag, job.function, job.seen_s = tag, function, now_s
+        job.says(now_s, tag, function)
         wait_s = job.wait_s(now_s)
         if wait_s > 0:
             return Held(job.control, wait_s)

@@ -243,7 +243,7 @@ def _told(now_s: float, job: BulkJob) -> dict[str, Any]:
         "kind": tag.kind,
         "what": tag.what or None,
         "state": job.state,
-        "rows_done": job.rows_done if tag.done is None else tag.done,
+        "rows_done": job.rows_told,
         "rows_total": tag.rows,
         "lag_rows": tag.lag_rows,
         "rows_per_s": round(job.rows_per_s(now_s), 1),

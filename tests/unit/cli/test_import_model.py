@@ -35,6 +35,7 @@ def test_an_option_that_means_nothing_is_named(tmp_path: Path, options: list[str
     assert found.exit_code == 1
     assert not isinstance(found.exception, ValueError | KeyError | TypeError)
     assert said in " ".join(found.output.split())
+    assert "ml-udf-import-" not in found.output  # a folder that is gone by then
 
 
 def test_a_model_is_tried_before_it_is_registered(tmp_path: Path) -> None:

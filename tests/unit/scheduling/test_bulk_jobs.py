@@ -154,3 +154,33 @@ def test_what_a_job_is_and_how_far() -> None:
     assert job.rows_per_s(100.0) == 0.0
     jobs.steer(2.0, A, BulkControl(paused=True, cancelled=True))
     assert job.state == "cancelled"
+
+
+def test_a_table_counts_what_was_answered_since_its_client_said_how_far_it_was() -> None:
+    jobs = BulkJobs()
+
+    def ask(done: int, rows: int = 300) -> None:
+        jobs.enter(0.0, A, BulkTag("a", "table", "t.c", rows=1000, done=done), BulkWhose(), "f", rows)
+
+    def told() -> int:
+        job = jobs.find(A)
+        assert job is not None
+        return job.rows_told
+
+    ask(100)
+    ask(100)
+    assert told() == 100
+    jobs.left(1.0, A, 300, answered=True)
+    assert told() == 400
+    ask(100)  # what was answered is not stored yet
+    assert told() == 400
+    jobs.left(1.0, A, 300, answered=True)
+    jobs.left(1.0, A, 300, answered=True)
+    assert told() == 1000
+    ask(700)
+    assert told() == 700
+    jobs.left(1.0, A, 300, answered=True)
+    assert told() == 1000
+    ask(900)
+    jobs.left(1.0, A, 300, answered=True)
+    assert told() == 1000  # of rows that came while it ran nothing is said
