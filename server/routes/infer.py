@@ -25,7 +25,15 @@ from server.access.things import Things
 from server.access.view import Views
 from server.catalog.catalog import Catalog, unknown
 from server.catalog.functions import Function
-from server.errors import BadInput, BadOption, NoMembers, Overloaded, ServiceError, VersionGone
+from server.errors import (
+    BadInput,
+    BadOption,
+    DeadlineExceeded,
+    NoMembers,
+    Overloaded,
+    ServiceError,
+    VersionGone,
+)
 from server.http.application import (
     AlikeInProgress,
     AlikeRequests,
@@ -135,8 +143,14 @@ class InferRoute:
             if shared is None or max(map(len, rows)) > _INLINE_BYTES:
                 return None
             request, call = shared
-            asked = _AskedTogether(alike, places, function, request, self)
+        except ServiceError:
+            return None
+        asked = _AskedTogether(alike, places, function, request, self)
+        try:
             asked.pending = self._calls.begin_shared(call, asked)
+        except DeadlineExceeded as error:
+            self._refuse_together(asked, error)
+            return asked
         except ServiceError:
             return None
         return None if asked.pending is None else asked
@@ -185,12 +199,12 @@ class InferRoute:
             raise unknown(name)
         return self._catalog.resolve(name, version)
 
-    def _hidden(self, asked: _Asked) -> Mapping[str, str]:
+    def _hidden(self, whole: WholeRequest, function: Function | None) -> Mapping[str, str]:
         """The names of members that the caller is not to read, where the reply may hold some."""
-        view = self._views.of(asked.whole.caller)
-        if view.is_admin or asked.function is None:
+        view = self._views.of(whole.caller)
+        if view.is_admin or function is None:
             return {}
-        return SeenCatalog(self._catalog, view).hidden_members(asked.function)
+        return SeenCatalog(self._catalog, view).hidden_members(function)
 
     # ── from a body to rows under way ────────────────────────────────────────────────────────────────
 
@@ -252,6 +266,18 @@ class InferRoute:
         else:
             asked.reply(200, body, headers)
 
+    def _refuse_together(self, together: _AskedTogether, error: DeadlineExceeded) -> None:
+        """All of them would be late: they hear it, and those like them are refused before they are read."""
+        function, places, alike = together.function, together.places, together.alike
+        error.message = masked_fault(error.code, error.message, self._hidden(alike.first, function))
+        status, body, headers = error_reply(error)
+        self._metrics.of(function).turned_away(error.code, len(places))
+        shut = alike.first.shut
+        if error.alike_s and shut is not None and self._calls.may_shut(function):
+            shut(error.alike_s, status, body, headers, partial(self._turned_away, function, error.code, 1))
+        for place in places:
+            alike.reply(place, status, body, headers)
+
     def leave(self, together: _AskedTogether, place: int) -> None:
         """The client of one of those has gone."""
         if together.pending is not None:
@@ -276,7 +302,7 @@ class InferRoute:
     def _to_hide(self, asked: _Asked) -> Mapping[str, str]:
         assert asked.request is not None
         names = any(output.name in _NAMING for output in asked.request.outputs)
-        return self._hidden(asked) if names else {}
+        return self._hidden(asked.whole, asked.function) if names else {}
 
     def _moves(self, asked: _Asked) -> bool:
         """Whether a request that named no version goes on with the one that is served now."""
@@ -322,7 +348,9 @@ class InferRoute:
             # Before that an error repeats the request's own words.
             if asked.is_read or isinstance(exc, NoMembers):
                 of_stage = asked.function is not None and asked.function.pipeline is not None
-                exc.message = masked_fault(exc.code, exc.message, self._hidden(asked), of_stage=of_stage)
+                exc.message = masked_fault(
+                    exc.code, exc.message, self._hidden(asked.whole, asked.function), of_stage=of_stage
+                )
             error = exc
         else:
             log.error("infer failed function=%s", asked.function and asked.function.key, exc_info=exc)

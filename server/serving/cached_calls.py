@@ -214,9 +214,13 @@ class CachedCalls:
             if len(mine) < len(call.rows):
                 rows = [call.rows[place] for place in mine]
                 asked = call.of_rows(rows, sum(map(len, rows)), call.deadline_s)
-            inner = self._dispatcher.begin_shared(asked)
+            try:
+                inner = self._dispatcher.begin_shared(asked)
+            except DeadlineExceeded:
+                if asked is call:
+                    raise
             if inner is None:
-                return None
+                return None  # by themselves those are answered that are kept
         now_s = time.monotonic()
         one = CachedCall(self._outcomes, call, scope, self._metrics.of(call.function).cache, now_s)
         outer = SharedCall(self._outcomes, 0, call, now_s)

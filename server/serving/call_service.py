@@ -138,7 +138,7 @@ class CallService:
     def begin_shared(self, call: Call, asker: SharedAsker) -> SharedCall | None:
         """Queue rows that are a client's each; None where they are to come one by one, and nothing is done.
 
-        Raises `VersionGone`, `ShuttingDown`.
+        Raises as `Dispatcher.begin_shared`.
         """
         if not may_share(call):
             return None
@@ -148,6 +148,9 @@ class CallService:
         pending: SharedCall | None = None
         try:
             pending = (self._cached or self._dispatcher).begin_shared(call)
+        except DeadlineExceeded:
+            self._over_goal(call)
+            raise
         finally:
             if pending is None:
                 self._fair_share.give(name, caller, rows)

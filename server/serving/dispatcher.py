@@ -338,7 +338,7 @@ class Dispatcher:
     def begin_shared(self, call: Call) -> SharedCall | None:
         """As `begin`, of rows that are a client's each; None where they are to come one by one.
 
-        Raises `VersionGone`, `ShuttingDown`.
+        Raises `VersionGone`, `ShuttingDown`; `DeadlineExceeded` where the first would be late, and so all.
         """
         self.check_open()
         room_rows, room_bytes = self._core.room(self.current(call.function).key)
@@ -346,9 +346,14 @@ class Dispatcher:
             return None
         now_s = time.monotonic()
         pending = SharedCall(self._outcomes, next(self._ids), call, now_s)
-        if self._submit(now_s, pending, 0, len(call.rows)) is not None:
+        rejection = self._submit(now_s, pending, 0, len(call.rows))
+        if rejection is not None and rejection.code == "overloaded":
             return None  # there may be room for some of them
         _count_in(self._arrived, call)
+        if rejection is not None:
+            self._tell_arrived()
+            self.residency.lost(call.function.asked, len(call.rows))
+            raise error_of(rejection, call.function, now_s)
         self._begun(pending)
         return pending
 

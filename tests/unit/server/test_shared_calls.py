@@ -140,9 +140,6 @@ def test_requests_with_json_share_its_outputs_and_their_deadline() -> None:
         taken(station, alike)
         await settle(20)
         assert alike.answers == {0: "a", 1: "b"}
-        late = Alike("a", "b", template=template, timeout_us=1)
-        late.first.came_s -= 1
-        assert alone(station, late)  # each is told so by itself
 
     run(scene)
 
@@ -358,6 +355,36 @@ def test_where_there_is_no_room_for_all_each_comes_by_itself() -> None:
         taken(station, Alike(*"abcd"))  # what was taken was given back
 
     run(scene, rows=4)
+
+
+def test_where_the_first_would_be_late_all_are_told_so_at_once_and_those_like_them_are_shut_out() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        template = RequestTemplate(pieces(), ["binary_data_size", "timeout"])
+        station.route.answer(
+            Alike("a", template=template).first, lambda *reply: station.replies.append(reply)
+        )
+        await settle(8)
+        worker.answer()
+        stats = station.house.metrics.of(station.house.function)
+        shut: list[Any] = []
+        for _ in range(100):
+            alike = Alike("b", "c", "d", template=template, timeout_us=20_000)
+            alike.first.shut = lambda *told: shut.append(told)
+            taken(station, alike).leave(1)
+            if alike.replies:
+                break
+            assert not shut
+        assert alike.answers == dict.fromkeys(range(3), 504)
+        assert b"rows wait for f before it" in alike.replies[0][1]
+        assert len({body for _, body, _ in alike.replies.values()}) == 1
+        assert (stats.errors["deadline_exceeded"], stats.over_goal_rows) == (3, 3)
+        ((for_s, *same, count),) = shut
+        assert for_s > 0
+        assert tuple(same) == alike.replies[0]
+        count(5)
+        assert stats.errors["deadline_exceeded"] == 8
+
+    run(scene, answers=False)
 
 
 def test_who_may_not_ask_or_is_capped_or_large_comes_by_himself() -> None:
