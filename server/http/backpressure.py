@@ -13,6 +13,9 @@ stand aside, for those that can still be answered in time: else, while more come
 would be late. Of those aside the last that came get in first, as they have most of their goals left; but of
 each turn's the first one, too, so that none waits for ever. A burst that passes sooner keeps its order.
 
+Requests that are alike and came in one turn stand in line together, and get in together, as many as a turn
+has time for: together they take a part of the time that they would take one by one.
+
 Owns the queues. Knows the event loop, and of a route what `Route` says.
 """
 
@@ -90,17 +93,17 @@ class _QueuedRequest:
     reply: Reply
     goal_s: float = math.inf  # for whose sake it may stand aside; inf = it never does
     inside: RequestInProgress | None = None
-    gone: bool = False
+    waits: bool = True
 
     def leave(self) -> None:
         """Its client has gone."""
-        self.gone = True
+        self.waits = False
         if self.inside is not None:
             self.inside.leave()
 
     def let_in(self, route: Route, most: int) -> int:
         """To the route; how many of a turn's requests that makes."""
-        self.gone = True
+        self.waits = False
         self.inside = route.answer(self.whole, self.reply)
         return 1
 
@@ -122,9 +125,9 @@ class _QueuedGroup:
         self._inside: dict[int, RequestInProgress | None] = {}
 
     @property
-    def gone(self) -> bool:
-        """Whether none is queued any more."""
-        return self._next == len(self._alike.rows)
+    def waits(self) -> bool:
+        """Whether some are queued yet."""
+        return self._next < len(self._alike.rows)
 
     def take(self, most: int) -> list[int]:
         """The places of the next ones, so many at the most, which are queued no longer."""
@@ -177,8 +180,8 @@ class _Queue:
     aside: deque[_Queued] = field(default_factory=deque)
 
     def first(self) -> tuple[float, int, _Queued] | None:
-        """The next to get in, those that have gone left out; None if there is none."""
-        while self.waiting and self.waiting[0][2].gone:
+        """The next to get in; None if nobody waits."""
+        while self.waiting and not self.waiting[0][2].waits:
             heappop(self.waiting)
         return self.waiting[0] if self.waiting else None
 
@@ -195,7 +198,7 @@ class _Queue:
     def first_aside(self, *, last: bool) -> _Queued | None:
         """The one that came there first, or last; None if there is none."""
         while self.aside:
-            if not (inline := self.aside[-1 if last else 0]).gone:
+            if (inline := self.aside[-1 if last else 0]).waits:
                 return inline
             self.aside.pop() if last else self.aside.popleft()
         return None
@@ -235,7 +238,7 @@ class Backpressure:
         group = _QueuedGroup(alike)
         if self._left and not self._queues:
             self._let_in(group)
-        if group.gone:
+        if not group.waits:
             return group
         hint = self._route.hint(alike.first)
         too_long_s = self._too_long_s(alike.first, hint)

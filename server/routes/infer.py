@@ -153,6 +153,9 @@ class InferRoute:
             return asked
         except ServiceError:
             return None
+        except Exception:
+            log.exception("alike requests not taken together function=%s", function.key)
+            return None
         return None if asked.pending is None else asked
 
     def hint(self, whole: WholeRequest) -> RequestHint:

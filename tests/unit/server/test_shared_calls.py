@@ -400,6 +400,22 @@ def test_who_may_not_ask_or_is_capped_or_large_comes_by_himself() -> None:
     run(scene)
 
 
+def test_what_goes_wrong_in_taking_them_together_costs_none_an_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        def broken(*_: Any) -> None:
+            raise RuntimeError("on purpose")
+
+        monkeypatch.setattr(station.house.dispatcher, "begin_shared", broken)
+        assert alone(station, Alike("a", "b"))
+        assert "on purpose" in caplog.text
+        monkeypatch.undo()
+        taken(station, Alike(*"abcd"))  # what was taken was given back
+
+    run(scene, rows=4)
+
+
 def test_rows_that_are_watched_one_by_one_are_not_shared() -> None:
     plain = function(text_model())
     call = Call(plain, "text", [b"a"], 1)
