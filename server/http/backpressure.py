@@ -114,7 +114,7 @@ class _QueuedGroup:
     goal_s: as a request's
     """
 
-    __slots__ = ("_alike", "_inside", "_left", "_next", "goal_s", "whole")
+    __slots__ = ("_alike", "_alone", "_left", "_next", "_together", "goal_s", "whole")
 
     def __init__(self, alike: AlikeRequests) -> None:
         self.whole = alike.first
@@ -122,7 +122,8 @@ class _QueuedGroup:
         self._alike = alike
         self._next = 0  # the first that is queued
         self._left: set[int] = set()  # of those that are queued, whose clients have gone
-        self._inside: dict[int, RequestInProgress | None] = {}
+        self._together: dict[int, AlikeInProgress] = {}
+        self._alone: dict[int, RequestInProgress | None] = {}
 
     @property
     def waits(self) -> bool:
@@ -139,8 +140,10 @@ class _QueuedGroup:
         """See `application.AlikeInProgress`."""
         if place >= self._next:
             self._left.add(place)
-        elif (inside := self._inside.get(place)) is not None:
-            inside.leave()
+        elif (together := self._together.get(place)) is not None:
+            together.leave(place)
+        elif (alone := self._alone.get(place)) is not None:
+            alone.leave()
 
     def let_in(self, route: Route, most: int) -> int:
         """As many as there is room for, together if they may; how many of a turn's requests that makes."""
@@ -148,25 +151,13 @@ class _QueuedGroup:
         places = self.take(most * _ALIKE)
         together = route.answer_alike(alike, places) if len(places) > 1 else None
         if together is not None:
-            self._inside.update((place, _OfGroup(together, place)) for place in places)
+            self._together.update(dict.fromkeys(places, together))
             return -(-len(places) // _ALIKE)
         self._next = before
         places = self.take(most)
         for place in places:
-            self._inside[place] = route.answer(alike.whole(place), partial(alike.reply, place))
+            self._alone[place] = route.answer(alike.whole(place), partial(alike.reply, place))
         return len(places)
-
-
-@dataclass(frozen=True, slots=True)
-class _OfGroup:
-    """One of requests that are under way together."""
-
-    together: AlikeInProgress
-    place: int
-
-    def leave(self) -> None:
-        """See `RequestInProgress`."""
-        self.together.leave(self.place)
 
 
 _Queued = _QueuedRequest | _QueuedGroup
