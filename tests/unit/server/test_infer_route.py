@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -225,23 +225,28 @@ def test_requests_leave_no_circles_for_the_collector() -> None:
             assert sorted(status for status, *_ in station.replies) == [200, 200, 200, 504]
             station.replies.clear()
 
-        await asked()  # what is made once
-        gc.collect()
-        gc.disable()
-        try:
-            before = of_requests()
-            known = set(map(id, before))
-            for _ in range(5):
-                await asked()
-            assert [one for one in of_requests() if id(one) not in known] == []
-        finally:
-            gc.enable()
+        await leaves_no_circles(asked, WholeRequest, Call, PendingReply, Answer)
 
     run(scene)
 
 
-def of_requests() -> list[object]:
-    return [one for one in gc.get_objects() if isinstance(one, WholeRequest | Call | PendingReply | Answer)]
+async def leaves_no_circles(asked: Callable[[], Awaitable[None]], *kinds: type) -> None:
+    """Of these kinds nothing is left of what is asked, without the collector."""
+
+    def there() -> list[object]:
+        return [one for one in gc.get_objects() if isinstance(one, kinds)]
+
+    await asked()  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        before = there()
+        known = set(map(id, before))
+        for _ in range(5):
+            await asked()
+        assert [one for one in there() if id(one) not in known] == []
+    finally:
+        gc.enable()
 
 
 def test_a_request_like_others_whose_time_is_over_is_refused_alone() -> None:

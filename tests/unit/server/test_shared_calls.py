@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,7 +20,7 @@ from server.serving.shared_calls import SharedCall, may_share
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
-from tests.unit.server.test_infer_route import PATH, Station, pieces, shaped
+from tests.unit.server.test_infer_route import PATH, Station, leaves_no_circles, pieces, shaped
 from tests.waiting import until
 
 RAW = {HEADER_LENGTH.lower().encode(): b"0"}
@@ -322,23 +321,9 @@ def test_they_leave_no_circles_for_the_collector() -> None:
                 await settle()
             await settle(8)
 
-        await asked()  # what is made once
-        gc.collect()
-        gc.disable()
-        try:
-            before = of_requests()
-            known = set(map(id, before))
-            for _ in range(5):
-                await asked()
-            assert [one for one in of_requests() if id(one) not in known] == []
-        finally:
-            gc.enable()
+        await leaves_no_circles(asked, SharedCall, WholeRequest, Call, Alike)
 
     run(scene)
-
-
-def of_requests() -> list[object]:
-    return [one for one in gc.get_objects() if isinstance(one, SharedCall | WholeRequest | Call | Alike)]
 
 
 # ── who does not share ──────────────────────────────────────────────────────────────────────────────
