@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import struct
 
 from gpu_worker.wire.protocol import Column
 from ml_udf.oip import InferRequest, ResponseTemplate, pack_bytes
@@ -22,7 +21,8 @@ __all__ = ["ReplyTemplates"]
 _MOST_ROWS = 32  # of a reply: with more, its data is what takes time
 _MOST = 256  # templates
 
-_Key = tuple[str, int, tuple[tuple[str, bool | None], ...]]  # function, rows, outputs asked for
+# Function, rows, whether all of them were kept, outputs asked for.
+_Key = tuple[str, int, bool, tuple[tuple[str, bool | None], ...]]
 
 
 class ReplyTemplates:
@@ -37,18 +37,10 @@ class ReplyTemplates:
 
         Raises as `Codec.response_of`.
         """
-        if reply.errors or reply.cached or reply.rows > _MOST_ROWS or request.id:
+        known = None if reply.errors or reply.rows > _MOST_ROWS else self._of(reply, request)
+        if known is None:
             return None
-        asked = tuple((output.name, output.binary) for output in request.outputs)
-        if not request.parameters.get("binary_data_output", False) and not asked:
-            return None
-        key = (reply.function.key, reply.rows, asked)
-        known = self._known.get(key)
-        if known is None or known[0] is not reply.function:
-            known = self._learned(key, reply, request)
-        _, names, template = known
-        if template is None:
-            return None
+        names, template = known
         blobs: list[bytes | bytearray] = []
         for name in names:
             column = reply.columns.get(name)
@@ -66,33 +58,37 @@ class ReplyTemplates:
         """The rows of a reply as the replies to requests for one row each; None, of a row or of all, where
         `Codec.response_of` is to say it. Raises as that.
         """
-        asked = tuple((output.name, output.binary) for output in request.outputs)
-        if not request.parameters.get("binary_data_output", False) and not asked:
+        plain = next((row for row in range(reply.rows) if row not in reply.errors), None)
+        known = None if plain is None else self._of(reply.row(plain), request)
+        if known is None or any(name not in reply.columns for name in known[0]):
             return None
-        rows, errors = reply.rows, reply.errors
-        key = (reply.function.key, 1, asked)
-        known = self._known.get(key)
-        if known is None or known[0] is not reply.function:
-            plain = next((row for row in range(rows) if row not in errors), None)
-            if plain is None:
-                return None
-            known = self._learned(key, reply.row(plain), request)
-        _, names, template = known
-        if template is None or any(name not in reply.columns for name in names):
-            return None
+        names, template = known
         columns = [_blobs(reply.columns[name]) for name in names]
         if max(map(len, itertools.chain(*columns)), default=0) > self._codec.max_reply_bytes:
             return None  # it says how many characters there are
         filled: list[Filled | None] = []
         filled += template.fill_each(zip(*columns, strict=True))
-        for row in errors:
+        for row in reply.errors:
             filled[row] = None
         return filled
+
+    def _of(self, reply: Reply, request: InferRequest) -> tuple[tuple[str, ...], ResponseTemplate] | None:
+        """What its likes are filled into, and the outputs that come there; None where there is no such."""
+        asked = tuple((output.name, output.binary) for output in request.outputs)
+        is_binary = asked or request.parameters.get("binary_data_output", False)
+        if request.id or not is_binary or reply.cached not in (0, reply.rows):
+            return None
+        key = (reply.function.key, reply.rows, reply.cached > 0, asked)
+        known = self._known.get(key)
+        if known is None or known[0] is not reply.function:
+            known = self._learned(key, reply, request)
+        _, names, template = known
+        return None if template is None else (names, template)
 
     def _learned(
         self, key: _Key, reply: Reply, request: InferRequest
     ) -> tuple[Function, tuple[str, ...], ResponseTemplate | None]:
-        names = tuple(name for name, _ in key[2]) or tuple(reply.function.task.default_outputs)
+        names = tuple(name for name, _ in key[-1]) or tuple(reply.function.task.default_outputs)
         template: ResponseTemplate | None = None
         if all(request.wants_binary(name) and name in reply.columns for name in names):
             response = self._codec.response_of(reply, request)
@@ -109,6 +105,5 @@ def _blobs(column: Column) -> list[bytes]:
     if not isinstance(column.data, list):
         width = column.row_bytes
         return [bytes(column.data[at : at + width]) for at in range(0, len(column.data), width)]
-    packed = {text: text.encode() for text in set(column.data)}
-    packed = {text: struct.pack("<I", len(blob)) + blob for text, blob in packed.items()}
+    packed = {text: pack_bytes([text.encode()]) for text in set(column.data)}
     return [packed[text] for text in column.data]

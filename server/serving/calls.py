@@ -145,11 +145,12 @@ class Reply:
     cached: int = 0
 
     def row(self, at: int) -> Reply:
-        """That row of it, of a reply in which members tell nothing, as a reply of its own."""
+        """That row as a reply of its own, of one whose rows were all kept, or none; without what members tell."""
         columns = {name: column.part(at, 1) for name, column in self.columns.items()}
         errors = {0: self.errors[at]} if at in self.errors else {}
         by = [(0, 1, members) for first, end, members in self.answered_by if first <= at < end]
-        return Reply(self.function, 1, columns, errors, by, {0} if at in self.defaulted else set())
+        defaulted = {0} if at in self.defaulted else set()
+        return Reply(self.function, 1, columns, errors, by, defaulted, cached=min(1, self.cached))
 
 
 @dataclass(slots=True, eq=False)

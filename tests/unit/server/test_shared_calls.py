@@ -12,9 +12,12 @@ import pytest
 
 from ml_udf.oip import HEADER_LENGTH, RequestTemplate, decode_response
 from server.access.caller import NOBODY, Caller, Shares
+from server.cache.files import FileStamps
+from server.cache.stores import new_store
 from server.errors import DeadlineExceeded, Overloaded
 from server.http.application import Filled, WholeRequest
 from server.scheduling.core import Slice
+from server.serving.cached_calls import CachedCalls
 from server.serving.calls import Call
 from server.serving.shared_calls import SharedCall, may_share
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -126,6 +129,28 @@ def test_each_gets_to_the_byte_what_it_would_get_by_itself() -> None:
         stats = station.house.metrics.of(station.house.function)
         assert (stats.rows, stats.success.count, sum(stats.latency.counts)) == (12, 12, 12)
         assert station.house.dispatcher.at_rest()
+
+    run(scene)
+
+
+def test_what_is_kept_says_so_to_each_as_it_would_by_itself() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        house = station.house
+        cached = CachedCalls(house.dispatcher, new_store("python", 1 << 20), FileStamps([]), house.metrics)
+        station.calls._cached = cached
+        for _ in range(2):
+            station.replies.clear()
+            for row in (b"a", b"bc"):
+                station.ask(row, {HEADER_LENGTH: "0"})
+            await station.replied(2)
+        kept = station.replies
+        alike = Alike("a", "new", "bc")
+        taken(station, alike)
+        await settle(20)
+        assert [alike.replies[place] for place in (0, 2)] == kept
+        assert all(b"ml_udf_cached_rows" in body for _, body, _ in kept)
+        assert b"ml_udf_cached_rows" not in alike.replies[1][1]
+        assert alike.answers == {0: "a", 1: "new", 2: "bc"}
 
     run(scene)
 
