@@ -8,7 +8,7 @@ from gpu_worker.wire.protocol import PREFIX_BYTES, Message, decode, frame_length
 
 __all__ = ["Reader", "receive"]
 
-_KEPT_BYTES = 4 << 20
+_KEPT_BYTES = 4 << 20  # of memory for frames; a larger one gets its own
 
 
 class Reader:

@@ -56,10 +56,9 @@ class InFlight(Generic[Who]):
 
     def wait(self, key: bytes, who: Who, row: int, *, is_urgent: bool) -> bool:
         """Wait for a key that somebody computes; False where nobody does whom this row can wait for."""
-        flight = self._flights.get(key)
-        if flight is None or not self.may_wait(key, is_urgent=is_urgent):
+        if not self.may_wait(key, is_urgent=is_urgent):
             return False
-        flight.waiting.setdefault(key, []).append((who, row))
+        self._flights[key].waiting.setdefault(key, []).append((who, row))
         return True
 
     def lead(self, keys: Sequence[bytes | None], *, is_urgent: bool) -> Flight[Who]:
@@ -70,15 +69,15 @@ class InFlight(Generic[Who]):
         self._flights.update(dict.fromkeys(keys, flight))  # type: ignore[arg-type]  # none is None
         return flight
 
-    def land_some(self, flight: Flight[Who], keys: Sequence[bytes]) -> dict[bytes, list[tuple[Who, int]]]:
-        """The same of some of its keys; the others go on."""
-        waiting: dict[bytes, list[tuple[Who, int]]] = {}
+    def split(self, flight: Flight[Who], keys: Sequence[bytes]) -> Flight[Who]:
+        """Some of its keys as a flight of their own, which is to be landed by itself; the others go on."""
+        part: Flight[Who] = Flight(keys, flight.is_urgent)
         for key in keys:
             if self._flights.get(key) is flight:
-                del self._flights[key]
+                self._flights[key] = part
             if key in flight.waiting:
-                waiting[key] = flight.waiting.pop(key)
-        return waiting
+                part.waiting[key] = flight.waiting.pop(key)
+        return part
 
     def land(self, flight: Flight[Who]) -> dict[bytes, list[tuple[Who, int]]]:
         """They are over, one way or another: by key, who waits, in the order of coming."""

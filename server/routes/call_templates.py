@@ -7,7 +7,6 @@ check than its rows do. Raw bodies of one function and caller are alike, and so 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,13 +76,11 @@ class CallTemplates:
         None where no request like it was read before. Raises as `deadline_s`.
         """
         known = self._of(function, first.caller, first.alike)
-        request = first.request
-        if known is None or (request is None and known.request is None):
+        request = first.request or (None if known is None else known.request)
+        if known is None or request is None:
             return None
-        until_s = math.inf if request is None else deadline_s(request.parameters, first.came_s)
-        asked = known.request if request is None else request
-        assert asked is not None
-        return asked, known.call.of_rows(list(rows), sum(map(len, rows)), until_s)
+        until_s = deadline_s(request.parameters, first.came_s)
+        return request, known.call.of_rows(list(rows), sum(map(len, rows)), until_s)
 
     def _of(self, function: Function, caller: Caller, alike: object) -> _Known | None:
         """By identity: what has the same place in memory now may be another."""

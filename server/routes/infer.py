@@ -275,9 +275,7 @@ class InferRoute:
         error.message = masked_fault(error.code, error.message, self._hidden(alike.first, function))
         status, body, headers = error_reply(error)
         self._metrics.of(function).turned_away(error.code, len(places))
-        shut = alike.first.shut
-        if error.alike_s and shut is not None and self._calls.may_shut(function):
-            shut(error.alike_s, status, body, headers, partial(self._turned_away, function, error.code, 1))
+        self._shut(alike.first, function, error, (status, body, headers))
         for place in places:
             alike.reply(place, status, body, headers)
 
@@ -363,11 +361,21 @@ class InferRoute:
             what = _named(whole.path)[0]
             self._audit.fold(entry_of(time.time(), whole.caller, "ask for rows", what, error.status))
         status, body, headers = error_reply(error)
-        shut, function = asked.whole.shut, asked.function
-        if error.alike_s and shut is not None and function is not None and self._calls.may_shut(function):
-            count = partial(self._turned_away, function, error.code, _rows_said(asked.whole.request))
-            shut(error.alike_s, status, body, headers, count)
+        self._shut(asked.whole, asked.function, error, (status, body, headers))
         asked.reply(status, body, headers)
+
+    def _shut(
+        self,
+        whole: WholeRequest,
+        function: Function | None,
+        error: ServiceError,
+        reply: tuple[int, bytes, Mapping[str, str]],
+    ) -> None:
+        """Have those like a request that is refused turned away unread, where its error says for how long."""
+        shut = whole.shut
+        if error.alike_s and shut is not None and function is not None and self._calls.may_shut(function):
+            count = partial(self._turned_away, function, error.code, _rows_said(whole.request))
+            shut(error.alike_s, *reply, count)
 
     def _turned_away(self, function: Function, code: str, rows: int, requests: int) -> None:
         """Requests for so many rows each were refused before they were read."""

@@ -330,15 +330,12 @@ class CachedCalls:
             mine = [shared.mine[at] for at in part.places]
             shared.outer.end_rows(mine, part.outcome, part.sent_s)
             assert shared.flight is not None, "they were asked for"
-            waiting = self._flights.land_some(shared.flight, keys)
+            own = _Part(shared.one, mine, keys, self._flights.split(shared.flight, keys), {})
             if isinstance(part.outcome, BaseException):
-                theirs = [each for some in waiting.values() for each in some]
-                self._ask_anew(theirs, alone=not isinstance(part.outcome, ClientGone | DeadlineExceeded))
+                self._given_up(own, part.outcome)
                 continue
             shared.one.counts.miss_calls += len(mine)
-            answered = ReplyRows(part.outcome, shared.one.scope.columns)
-            flight = Flight(keys, is_urgent=True, waiting=waiting)
-            self._settle(shared.one, _Part(shared.one, mine, keys, flight, {}), answered, None)
+            self._settle(shared.one, own, ReplyRows(part.outcome, shared.one.scope.columns), None)
 
     # ── what is asked, and what is kept of it ─────────────────────────────────────────────────────────
 
@@ -483,10 +480,8 @@ class CachedCalls:
         one.first_sent_s = min(one.first_sent_s, pending.first_sent_s)
         failure = pending.outcome
         if isinstance(failure, BaseException):
-            waiting = self._land(part)
             one.fail(failure)
-            # A failure of the rows would come again for whoever leads next: they are asked side by side.
-            self._ask_anew(waiting, alone=not isinstance(failure, ClientGone | DeadlineExceeded))
+            self._given_up(part, failure)
             return
         answered = ReplyRows(pending.result, one.scope.columns)
         again = self._take(one, part, answered)
@@ -621,6 +616,11 @@ class CachedCalls:
             assert one.gathered is not None, "something was answered"
             reply = one.gathered.reply()
         one.finish(reply)
+
+    def _given_up(self, part: _Part, failure: BaseException) -> None:
+        """Nothing came of these rows: who else waits for them asks anew."""
+        # A failure of the rows would come again for whoever leads next: they are asked side by side.
+        self._ask_anew(self._land(part), alone=not isinstance(failure, ClientGone | DeadlineExceeded))
 
     def _land(self, part: _Part) -> list[tuple[CachedCall, int]]:
         """Nothing comes of these rows: who else waits for them."""

@@ -83,8 +83,8 @@ __all__ = ["Dispatcher"]
 log = logging.getLogger("ml_udf.server.dispatcher")
 
 _REFUSALS = 20  # of rows of one call by workers
-_REST_S = 0.004
-_REST_OF_GOAL = 0.04
+_REST_S = 0.004  # at the most, between two looks for new rows
+_REST_OF_GOAL = 0.04  # and no more of the least goal that waits
 _REFUSED_S = 0.05  # until rows that a worker had no room for are queued again
 
 _Args = TypeVarTuple("_Args")

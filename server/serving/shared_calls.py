@@ -33,9 +33,9 @@ class RowsOver:
 
 @dataclass(slots=True, eq=False)
 class SharedCall(PendingReply):
-    """As `PendingReply`, whose listener hears each time that rows are over; they stand in `told_apart`."""
+    """As `PendingReply`; its listener hears each time that rows are over, and asks `take_over` which."""
 
-    told_apart: list[RowsOver] = field(default_factory=list)  # of which the listener has not heard
+    _untold: list[RowsOver] = field(default_factory=list)  # of which the listener has not heard
     _over: bytearray = field(default_factory=bytearray)  # by row
     _sent: dict[int, float] = field(default_factory=dict)  # by the first row of what left together
 
@@ -49,7 +49,7 @@ class SharedCall(PendingReply):
 
     def take_over(self) -> list[RowsOver]:
         """What the listener has not heard of yet."""
-        found, self.told_apart = self.told_apart, []
+        found, self._untold = self._untold, []
         return found
 
     def end_rows(self, places: Sequence[int], outcome: Reply | BaseException, sent_s: float) -> None:
@@ -86,7 +86,7 @@ class SharedCall(PendingReply):
     def listen(self, listener: Callable[[Self, Any], object], about: Any) -> None:  # noqa: ANN401  # the listener's own
         """Have `listener(self, about)` called in another turn each time that rows are over."""
         self._listener, self._about = listener, about
-        if self.told_apart:
+        if self._untold:
             self.outcomes.put(self)
 
     def tell_listener(self) -> None:
@@ -116,9 +116,9 @@ class SharedCall(PendingReply):
         return self._sent.get(row, self.first_sent_s)
 
     def _put(self, over: RowsOver) -> None:
-        if not self.told_apart and self._listener is not None:
+        if not self._untold and self._listener is not None:
             self.outcomes.put(self)
-        self.told_apart.append(over)
+        self._untold.append(over)
 
 
 def may_share(call: Call) -> bool:

@@ -351,10 +351,7 @@ class NativeConnections(Connections):
                 elif kind == LOST:
                     self._lost(id_)
             except Exception as error:
-                self._loop.call_exception_handler(
-                    {"message": "a request could not be taken from the native front", "exception": error}
-                )
-                self._front.abort(id_)
+                self._give_up(error, [id_])
         if self._is_closing:
             self._end_if_empty()
 
@@ -394,16 +391,19 @@ class NativeConnections(Connections):
         try:
             inside = self.application.answer_alike(group)
         except Exception as error:
-            self._loop.call_exception_handler(
-                {"message": "requests could not be taken from the native front", "exception": error}
-            )
-            for id_ in group.ids:
-                self._front.abort(id_)
+            self._give_up(error, group.ids)
             return ()
         for place, id_ in enumerate(group.ids):
             if id_ in waiting:
                 waiting[id_] = _InGroup(inside, place)
         return ()
+
+    def _give_up(self, error: Exception, ids: Iterable[int]) -> None:
+        self._loop.call_exception_handler(
+            {"message": "a request could not be taken from the native front", "exception": error}
+        )
+        for id_ in ids:
+            self._front.abort(id_)
 
     def _asked(
         self,
