@@ -145,7 +145,7 @@ class Reply:
     cached: int = 0
 
     def row(self, at: int) -> Reply:
-        """That row as a reply of its own, of one whose rows were all kept, or none; without what members tell."""
+        """That row alone, without what members tell, of a reply whose rows all were kept, or none."""
         columns = {name: column.part(at, 1) for name, column in self.columns.items()}
         errors = {0: self.errors[at]} if at in self.errors else {}
         by = [(0, 1, members) for first, end, members in self.answered_by if first <= at < end]
