@@ -132,8 +132,12 @@ class Application(Protocol):
     def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:
         """Reply to each of them once, now or later, as `answer` would."""
 
-    def rest_s(self) -> float:
-        """How long reading may rest, as requests for rows that came meanwhile would wait anyway; 0 = not."""
+    def rest_s(self, *, is_busy: bool) -> float:
+        """How long reading may rest; 0 = not.
+
+        Requests for rows that came meanwhile would wait anyway, or are better read several at a time, as the
+        thread that reads is busy.
+        """
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
         """Answer one request of the framework's."""

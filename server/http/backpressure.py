@@ -78,7 +78,7 @@ class Route(Protocol):
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         """As `server.http.application.Application` has it."""
 
     def refuse(self, whole: WholeRequest, reply: Reply, alike_s: float) -> None:

@@ -127,9 +127,9 @@ class Gateway:
         """Answer requests for rows that are alike."""
         return self._backpressure.answer_alike(alike)
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         """How long reading may rest."""
-        return self._route.rest_s()
+        return self._route.rest_s(is_busy=is_busy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of the framework's."""

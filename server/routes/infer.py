@@ -183,9 +183,9 @@ class InferRoute:
                 goal_s = float(value) / 1000 or goal_s
         return RequestHint((function.name, "interactive"), min(goal_s, time_s), time_s)
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         """How long nobody need look for new requests."""
-        return self._calls.rest_s()
+        return self._calls.rest_s(is_busy=is_busy)
 
     def refuse(self, whole: WholeRequest, reply: SendReply, alike_s: float) -> None:
         """Turn a request away without a look at its rows, and for so long those like it."""

@@ -162,9 +162,9 @@ class CallService:
         """The client of that row has gone."""
         (self._cached or self._dispatcher).leave_shared(pending, row)
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         """See `Dispatcher`."""
-        return self._dispatcher.rest_s()
+        return self._dispatcher.rest_s(is_busy=is_busy)
 
     def may_shut(self, function: Function) -> bool:
         """Whether requests for it may be refused unread: kept answers are to be had at any load."""

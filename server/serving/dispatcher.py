@@ -84,7 +84,8 @@ log = logging.getLogger("ml_udf.server.dispatcher")
 
 _REFUSALS = 20  # of rows of one call by workers
 _REST_S = 0.004  # at the most, between two looks for new rows
-_REST_OF_GOAL = 0.04  # and no more of the least goal that waits
+_BUSY_REST_S = 0.001
+_REST_OF_GOAL = 0.04  # and no more of the least goal that waits, or that there is
 _REFUSED_S = 0.05  # until rows that a worker had no room for are queued again
 
 _Args = TypeVarTuple("_Args")
@@ -113,6 +114,8 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._outcomes = Outcomes()
         self._functions: dict[str, Function] = {}
+        self._goals_s: dict[str, float] = {}
+        self._least_goal_s = math.inf
         self._workers: dict[str, Worker] = {}
         self._pending: dict[int, PendingReply] = {}
         self._in_flight = InFlight(self._returned)
@@ -168,6 +171,8 @@ class Dispatcher:
         if (coded := function.coded) is not None:
             self.configure(coded)
         self._functions[function.key] = function
+        self._goals_s[function.key] = spec.slo_s
+        self._least_goal_s = min(self._goals_s.values())
         latencies_s = [member.latency for member in spec.members]
         self.residency.serve(
             function.key, function.asked, spec.slo_s, latencies_s, spec.max_batch, in_part=spec.pooled
@@ -205,6 +210,8 @@ class Dispatcher:
         for pending in self._like.forget(function.key):
             pending.fail(gone)
         self._functions.pop(function.key, None)
+        self._goals_s.pop(function.key, None)
+        self._least_goal_s = min(self._goals_s.values(), default=math.inf)
         self.residency.serve_no_more(function.key)
         self._selecting.forget(function)
         self._contexts.forget(function)
@@ -261,13 +268,19 @@ class Dispatcher:
         """Every version that is served; of one by wish, as its first candidate answers it."""
         return [function for function in self._functions.values() if not function.is_candidate]
 
-    def rest_s(self) -> float:
-        """How long nobody need look for new rows: they would wait as long anyway. 0 = not at all.
+    def rest_s(self, *, is_busy: bool) -> float:
+        """How long nobody need look for new rows; 0 = not at all.
 
         While rows wait and nothing of them is to be sent yet, to read each request as it comes wakes the
         event loop for one or two of them, and takes the core away from a worker's pass. Where workers have
-        cores of their own nothing would be gained.
+        cores of their own nothing would be gained. And while the event loop is busy: what a turn and a batch
+        take beside their rows is ten times what a row does, on either side.
         """
+        busy_s = min(_BUSY_REST_S, _REST_OF_GOAL * self._least_goal_s) if is_busy else 0.0
+        return max(busy_s, self._waiting_rest_s())
+
+    def _waiting_rest_s(self) -> float:
+        """That of rows that would wait as long anyway."""
         if self._pump_soon is not None or not any(shares_cores(one.info) for one in self._workers.values()):
             return 0.0
         goal_s = self._core.least_goal_waiting_s()

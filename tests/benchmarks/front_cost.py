@@ -280,7 +280,7 @@ class _Front:
         self._backpressure = Backpressure(route)
         self.answer = self._backpressure.answer
         self.answer_alike = self._backpressure.answer_alike
-        self.rest_s = lambda: 0.0
+        self.rest_s = lambda *, is_busy: 0.0
         self._together = together
         self._missing = self._asked = 0
         self._all_here: asyncio.Future[None] = asyncio.get_running_loop().create_future()

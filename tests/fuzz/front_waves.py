@@ -16,6 +16,7 @@ import contextlib
 import random
 import re
 import socket
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -309,7 +310,7 @@ class Waves:
 
     async def _turn(self, times: int) -> None:
         for _ in range(times):
-            self.native._turn()
+            self.native._turn(time.monotonic())
             await asyncio.sleep(0)
 
     def _compare(self, seed: int, client: _Client) -> None:

@@ -56,7 +56,7 @@ class NativeDoor:
 
     async def settled(self) -> None:
         for _ in range(12):
-            self.connections._turn()
+            self.connections._turn(time.monotonic())
             await asyncio.sleep(0)
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             while data := self.mine.recv(1 << 16):
@@ -66,7 +66,7 @@ class NativeDoor:
     async def close(self) -> None:
         self.mine.close()
         for _ in range(4):
-            self.connections._turn()
+            self.connections._turn(time.monotonic())
             await asyncio.sleep(0)
 
 
@@ -358,7 +358,7 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
             for door in doors[1:]:
                 door.feed((head + b"123456789")[at:cut])
             for _ in range(count // 256 + 2):
-                connections._turn()
+                connections._turn(time.monotonic())
                 await asyncio.sleep(0)
         assert connections.counts()["held_bytes"] == 0
         assert len(application.read) == count
@@ -366,7 +366,7 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
         for door in doors[1::2]:
             door.mine.close()
         for _ in range(count // 256 + 2):
-            connections._turn()
+            connections._turn(time.monotonic())
             await asyncio.sleep(0)
         assert connections.counts()["connections"] == count - len(doors[1::2])
         reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -375,7 +375,7 @@ def test_thousands_of_clients_that_send_by_drops_or_vanish_cost_nobody_else_an_a
             door.mine.close()
         await first.close()
         for _ in range(count // 256 + 2):
-            connections._turn()
+            connections._turn(time.monotonic())
             await asyncio.sleep(0)
         assert connections.counts()["connections"] == 0
         connections.shutdown()

@@ -377,7 +377,7 @@ class Application:
         self.read.append(request.body)
         reply(200, b"", {})
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         return 0.0
 
     def answer_alike(self, alike: AlikeRequests) -> AlikeInProgress:

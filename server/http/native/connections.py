@@ -42,6 +42,7 @@ from server.http.native._front import (
     WRITABLE,
     Front,
 )
+from server.http.native.busyness import Busyness
 from server.http.native.handed import HandedConnection, HandedTransport
 from server.http.request_head import Head
 
@@ -218,6 +219,7 @@ class NativeConnections(Connections):
         self._loop = asyncio.get_running_loop()
         self._rest: asyncio.TimerHandle | None = None
         self._brings_many = False  # the last turn
+        self._busyness = Busyness(time.monotonic(), time.thread_time())
         self._loop.add_reader(self._front.fileno(), self._readable)
         self.open.add(self)
         self.look_soon()
@@ -308,17 +310,21 @@ class NativeConnections(Connections):
     # ── what the front tells ────────────────────────────────────────────────────────────────────────
 
     def _readable(self) -> None:
-        """Something has come: it is read at once, or a little later with more, where it would wait anyway.
+        """Something has come: it is read at once, or a little later with more, where it would wait anyway or
+        this thread has better things to do.
 
         Not where each turn brings many as it is, answered or refused: then this thread is what all wait for.
         """
-        is_busy = self._is_closing or self._brings_many
-        rest_s = 0.0 if is_busy else self.application.rest_s()
+        now_s = time.monotonic()
+        if self._busyness.is_due(now_s):
+            self._busyness.look(now_s, time.thread_time())
+        reads_at_once = self._is_closing or self._brings_many
+        rest_s = 0.0 if reads_at_once else self.application.rest_s(is_busy=self._busyness.is_busy)
         if rest_s < _LEAST_REST_S:
-            self._turn()
+            self._turn(now_s)
             return
         self._loop.remove_reader(self._front.fileno())
-        self._rest = self._loop.call_later(rest_s, self._read_again, time.monotonic())
+        self._rest = self._loop.call_later(rest_s, self._read_again, now_s)
 
     def _read_again(self, since_s: float) -> None:
         """Since then whatever is read now may have waited: its deadline counts from there."""
@@ -326,8 +332,7 @@ class NativeConnections(Connections):
         self._loop.add_reader(self._front.fileno(), self._readable)
         self._turn(since_s)
 
-    def _turn(self, came_s: float | None = None) -> None:
-        now_s = time.monotonic() if came_s is None else came_s
+    def _turn(self, now_s: float) -> None:
         told = self._front.turn()
         self._brings_many = len(told) > _MANY or any(one[0] == REFUSED for one in told)
         for kind, id_, first, second in told if len(told) == 1 else self._ask_alike(told, now_s):

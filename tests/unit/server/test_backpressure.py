@@ -35,7 +35,7 @@ class Route:
     def takes(self, path: str) -> bool:
         return True
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         return 0.0
 
     def hint(self, whole: WholeRequest) -> RequestHint:

@@ -100,7 +100,7 @@ class Application:
         ]
         return Together(inside)
 
-    def rest_s(self) -> float:
+    def rest_s(self, *, is_busy: bool) -> float:
         return self.rests_s
 
     def leave(self) -> None:

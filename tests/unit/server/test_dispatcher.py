@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -381,18 +382,33 @@ def test_reading_may_rest_while_rows_wait_that_are_not_to_be_sent_yet() -> None:
         worker = FakeWorker()
         house = House(worker)
         await settle()
-        assert house.dispatcher.rest_s() == 0.0
+        assert house.dispatcher.rest_s(is_busy=False) == 0.0
         asked = [house.ask(*"abcd") for _ in range(4)]
-        assert house.dispatcher.rest_s() == 0.0  # it was not decided yet what leaves
+        assert house.dispatcher.rest_s(is_busy=False) == 0.0  # it was not decided yet what leaves
         await settle()
         assert len(worker.batches) == worker.info.in_flight
-        assert house.dispatcher.rest_s() == pytest.approx(0.04 * 0.05)
+        assert house.dispatcher.rest_s(is_busy=False) == pytest.approx(0.04 * 0.05)
         while worker.batches:
             worker.answer()
             await settle()
-        assert house.dispatcher.rest_s() == 0.0
+        assert house.dispatcher.rest_s(is_busy=False) == 0.0
         for one in asked:
             house.labels(one)
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_server_reads_several_at_a_time_where_the_least_goal_allows_it() -> None:
+    async def scenario() -> None:
+        house = House(FakeWorker())
+        await settle()
+        assert house.dispatcher.rest_s(is_busy=True) == 0.001
+        hasty = replace(house.function, name="hasty", slo_ms=10.0)
+        house.dispatcher.configure(hasty)
+        assert house.dispatcher.rest_s(is_busy=True) == pytest.approx(0.04 * 0.01)
+        house.dispatcher.remove(hasty)
+        assert house.dispatcher.rest_s(is_busy=True) == 0.001
+        assert house.dispatcher.rest_s(is_busy=False) == 0.0
 
     asyncio.run(scenario())
 
@@ -406,6 +422,6 @@ def test_reading_does_not_rest_for_workers_that_have_cores_of_their_own() -> Non
             house.ask(*"abcd")
         await settle()
         assert house.dispatcher.queue_depth()["f", 1][0] > 0
-        assert house.dispatcher.rest_s() == 0.0
+        assert house.dispatcher.rest_s(is_busy=False) == 0.0
 
     asyncio.run(scenario())
