@@ -21,6 +21,7 @@ from gpu_worker.parent import die_with_parent
 from gpu_worker.settings import Settings
 from gpu_worker.wire.devices import SIMULATED_FORM
 from gpu_worker.wire.protocol import FrameError
+from gpu_worker.wire.shared_rows import seen
 
 __all__ = ["main", "spare_collections"]
 
@@ -32,11 +33,12 @@ _DEFAULTS = Settings()
 _END_S = 5.0  # that what is under way has to end once nobody waits for it
 
 
-def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
-    """The inherited file descriptor and the settings that the flags say."""
+def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
+    """The descriptors that it inherits, of a socket and of memory for rows, and what the flags say."""
     parser = argparse.ArgumentParser(prog="python -m gpu_worker", description=__doc__)
     add = parser.add_argument
     add("--fd", type=int, required=True, help="descriptor of a connected stream socket")
+    add("--rows-fd", type=int, help="descriptor of memory that rows may lie in")
     add(
         "--device",
         default=_DEFAULTS.device,
@@ -117,26 +119,30 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
     )
     add("--allow-remote-plain", action="store_true", help="and by http beyond this machine")
     flags = parser.parse_args(arguments)
-    return flags.fd, Settings(
-        device=flags.device,
-        media_roots=tuple(flags.media_root),
-        threads=flags.threads,
-        max_pixels=flags.max_pixels,
-        max_input_bytes=flags.max_input_bytes,
-        resident_bytes=flags.resident_bytes,
-        resident_models=flags.resident_models,
-        host_bytes=flags.host_bytes,
-        prepared=flags.prepared,
-        fetched=flags.fetched,
-        fetched_pictures=flags.fetched_pictures,
-        fetched_bytes=flags.fetched_bytes,
-        precision=flags.precision,
-        cuda_graphs=flags.cuda_graphs,
-        jpeg_on_device=flags.jpeg_on_device,
-        memory_bytes=flags.memory_bytes,
-        allow_import=flags.allow_import,
-        allow_remote=tuple(flags.allow_remote),
-        allow_remote_plain=flags.allow_remote_plain,
+    return (
+        flags.fd,
+        flags.rows_fd,
+        Settings(
+            device=flags.device,
+            media_roots=tuple(flags.media_root),
+            threads=flags.threads,
+            max_pixels=flags.max_pixels,
+            max_input_bytes=flags.max_input_bytes,
+            resident_bytes=flags.resident_bytes,
+            resident_models=flags.resident_models,
+            host_bytes=flags.host_bytes,
+            prepared=flags.prepared,
+            fetched=flags.fetched,
+            fetched_pictures=flags.fetched_pictures,
+            fetched_bytes=flags.fetched_bytes,
+            precision=flags.precision,
+            cuda_graphs=flags.cuda_graphs,
+            jpeg_on_device=flags.jpeg_on_device,
+            memory_bytes=flags.memory_bytes,
+            allow_import=flags.allow_import,
+            allow_remote=tuple(flags.allow_remote),
+            allow_remote_plain=flags.allow_remote_plain,
+        ),
     )
 
 
@@ -185,18 +191,19 @@ def spare_collections() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until the socket closes; the exit status says why it ended."""
     logging.basicConfig(format="gpu_worker %(levelname)s %(message)s", level=logging.INFO)
-    fd, settings = parse(sys.argv[1:] if arguments is None else arguments)
+    fd, rows_fd, settings = parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     die_with_parent()
     os.umask(0o077)  # what training writes is the owner's alone
     _bound_memory(settings.memory_bytes)
     try:
         connection = socket.socket(fileno=fd)
+        shared = None if rows_fd is None else seen(rows_fd)
         engine = Engine(settings, spare_collections)
     except (OSError, WorkerError) as exc:
         logging.getLogger(__name__).error("cannot start: %s", exc)
         return EXIT_SETTINGS
-    loop = Loop(connection, engine, _end_soon)
+    loop = Loop(connection, engine, _end_soon, shared)
     _on_sigterm(loop.drain)
     spare_collections()
     try:

@@ -57,7 +57,7 @@ from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from gpu_worker.threads import Threads
 from gpu_worker.tiers.loads import Loads, LoadTimes
-from gpu_worker.wire.protocol import Answer, AskStep, BatchPart, Crop, Cropped
+from gpu_worker.wire.protocol import Answer, AskStep, BatchPart, Crop, Cropped, Row
 
 __all__ = ["Engine", "LoadReport"]
 
@@ -246,7 +246,7 @@ class Engine:
         self,
         models: Sequence[str],
         form: str,
-        rows: Sequence[bytes],
+        rows: Sequence[Row],
         *,
         outputs: Sequence[str] = (),
         task: str = "",

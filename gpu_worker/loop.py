@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict
+from typing import cast
 
 from gpu_worker.engine import Engine, LoadReport
 from gpu_worker.errors import DeviceLost, ModelUnusable, NoRoom, WorkerError
@@ -65,6 +66,7 @@ from gpu_worker.wire.protocol import (
     ProbeTraining,
     Read,
     ResidentsListed,
+    Row,
     StoreCheckpoint,
     TrainEpoch,
     Unload,
@@ -83,13 +85,18 @@ class Loop:
     """Serves `engine` over a connected stream socket until it closes. `run` may be called once.
 
     `abandoned` is called once, when nobody waits for what is under way; a pass that hangs may keep `run` from
-    returning after that.
+    returning after that. shared: the memory that rows may lie in.
     """
 
     def __init__(
-        self, connection: socket.socket, engine: Engine, abandoned: Callable[[], None] = lambda: None
+        self,
+        connection: socket.socket,
+        engine: Engine,
+        abandoned: Callable[[], None] = lambda: None,
+        shared: memoryview | None = None,
     ) -> None:
         self._connection = connection
+        self._shared = shared
         self._engine = engine
         self._abandoned = abandoned
         self._batches: dict[int, Batch | Cropping | None] = {}  # None: not begun yet
@@ -130,7 +137,7 @@ class Loop:
         sending = threading.Thread(target=self._replies.run, name="sending")
         sending.start()
         try:
-            reader = Reader(self._connection)
+            reader = Reader(self._connection, self._shared)
             while (message := reader.receive()) is not None:
                 self._accept(message)
         finally:
@@ -251,7 +258,7 @@ class Loop:
             batch = self._engine.begin(
                 message.models,
                 message.form,
-                message.rows,
+                cast("list[Row]", message.rows),
                 outputs=message.outputs,
                 task=message.task,
                 steps=message.steps,

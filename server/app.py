@@ -854,6 +854,7 @@ def _pool(
             _timing(settings),
             supervisor.tasks(),
             environment,
+            shares_rows=True,
         )
     timing = ray_timing(settings.worker_start_s)
     return RayPool(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +40,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NAME_BYTES = 15  # that the kernel keeps of a process's name
 _REQUEST_BYTES = 1 << 20
 _PID_BYTES = 64
+_MOST_FDS = 8
 
 
 def is_process_of(pid: int, module: str) -> bool:
@@ -163,14 +165,16 @@ class _Forks:
         theirs.close()
 
     def fork(
-        self, arguments: tuple[str, ...], pass_fds: tuple[int], environment: Mapping[str, str] | None = None
+        self,
+        arguments: tuple[str, ...],
+        pass_fds: Sequence[int],
+        environment: Mapping[str, str] | None = None,
     ) -> int:
-        """The pid of a new one, which is this process's child and has that descriptor by its number."""
-        (fd,) = pass_fds
+        """The pid of a new one, which is this process's child and has those descriptors by their numbers."""
         request = {
             "arguments": arguments,
             "environment": dict(os.environ if environment is None else environment),
-            "fd": fd,
+            "fds": list(pass_fds),
             "umask": _umask(),
             "data_limit": resource.getrlimit(resource.RLIMIT_DATA),
         }
@@ -178,7 +182,7 @@ class _Forks:
         with self._asking:
             prctl(_PR_SET_CHILD_SUBREAPER, 1)
             try:
-                socket.send_fds(self._socket, [json.dumps(request).encode()], [fd])
+                socket.send_fds(self._socket, [json.dumps(request).encode()], list(pass_fds))
                 pid = self._socket.recv(_PID_BYTES)
             finally:  # orphans of others are not for it to bury
                 prctl(_PR_SET_CHILD_SUBREAPER, 0)
@@ -197,7 +201,7 @@ def _umask() -> int:
 
 def _fork_on_request(module: str, requests: socket.socket) -> NoReturn:
     while True:
-        request, fds, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
+        request, fds, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, _MOST_FDS)
         if not request:
             os._exit(0)
         read, write = os.pipe()
@@ -209,11 +213,12 @@ def _fork_on_request(module: str, requests: socket.socket) -> NoReturn:
                 requests.close()
                 os.close(read)
                 os.close(write)
-                _run(module, json.loads(request), fds[0], between)
+                _run(module, json.loads(request), fds, between)
             os.write(write, str(pid).encode())
             os._exit(0)
         os.close(write)
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)
         os.waitpid(between, 0)
         with contextlib.suppress(
             OSError
@@ -222,10 +227,13 @@ def _fork_on_request(module: str, requests: socket.socket) -> NoReturn:
         os.close(read)
 
 
-def _run(module: str, request: dict[str, Any], fd: int, between: int) -> NoReturn:
+def _run(module: str, request: dict[str, Any], fds: Sequence[int], between: int) -> NoReturn:
     """As `python -m MODULE` does, once it is the starter's child."""
-    if fd != request["fd"]:
-        os.dup2(fd, request["fd"])
+    aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, max(request["fds"]) + 1) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, number in zip(aside, request["fds"], strict=True):  # none of which is one of those aside
+        os.dup2(fd, number)
         os.close(fd)
     while os.getppid() == between:
         time.sleep(0.001)

@@ -13,7 +13,7 @@ import ctypes
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Hashing:
 
     forms = frozenset(("path", "image", "text"))
     pixels: tuple[int, int] | None = None
+    takes_views: ClassVar[Literal[True]] = True
     cuttable = False  # `delay_ms` belongs to a whole batch
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ __all__ = [
     "StandsOnBackbone",
     "TakesEncoded",
     "TakesFiles",
+    "TakesViews",
     "Texts",
     "TimesPasses",
     "UntilDeadline",
@@ -157,6 +158,13 @@ class TakesFiles(Protocol):
 
 
 @runtime_checkable
+class TakesViews(Protocol):
+    """A network that reads its rows as any memory, where others are given `bytes`, and keeps none of them."""
+
+    takes_views: ClassVar[Literal[True]]
+
+
+@runtime_checkable
 class GivesFeatures(Protocol):
     """A network that can say what it saw, before it was asked for a class."""
 
@@ -260,6 +268,7 @@ class Abilities:
     stands_on_backbone: StandsOnBackbone | None
     times_passes: TimesPasses | None
     takes_encoded: bool
+    takes_views: bool
     file_ends: tuple[int, int] | None
 
     @classmethod
@@ -270,6 +279,7 @@ class Abilities:
             network if isinstance(network, StandsOnBackbone) else None,
             network if isinstance(network, TimesPasses) else None,
             isinstance(network, TakesEncoded) and network.takes_encoded,
+            isinstance(network, TakesViews),
             network.file_ends if isinstance(network, TakesFiles) else None,
         )
 

@@ -17,7 +17,7 @@ from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
-from gpu_worker.wire.protocol import Answer, BatchPart
+from gpu_worker.wire.protocol import Answer, BatchPart, Row
 
 __all__ = ["Batch"]
 
@@ -37,7 +37,7 @@ class Batch:
         request_id: int,
         residents: Sequence[Resident],
         form: str,
-        rows: Sequence[bytes],
+        rows: Sequence[Row],
         *,
         piece_rows: int,
         outputs: Sequence[str] = (),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,7 +310,8 @@ def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:
     frame = resident.frame
     count = len(piece.rows)
     if frame is None:
-        return piece.rows if len(good) == count else [piece.rows[index] for index in good]
+        rows = piece.rows if len(good) == count else [piece.rows[index] for index in good]
+        return cast("Sequence[bytes]", rows) if resident.abilities.takes_views else list(map(bytes, rows))
     # A lent buffer may be longer than the piece.
     inputs = (piece.tensors if piece.tensors else piece.pixels)[frame][:count]
     return inputs if len(good) == count else inputs[good]

@@ -28,7 +28,7 @@ from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
-from gpu_worker.wire.protocol import RowError
+from gpu_worker.wire.protocol import Row, RowError
 from gpu_worker.wire.row_groups import rows_in
 
 __all__ = ["Intake", "Piece"]
@@ -40,7 +40,7 @@ _SHOWN_BYTES = 100
 _PICTURES = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # how a JPEG and a PNG begin
 
 Unwanted = Callable[[], bool]
-ReadRow = Callable[[int, bytes], None]
+ReadRow = Callable[[int, Row], None]
 
 
 class Decoding:
@@ -98,7 +98,7 @@ class Piece:
     def __init__(
         self,
         start: int,
-        rows: Sequence[bytes],
+        rows: Sequence[Row],
         timer: WorkTimer | None = None,
         *,
         with_shapes: bool = False,
@@ -250,7 +250,7 @@ class Intake:
         except BaseException as exc:  # no memory: to be raised where the batch is answered
             reason = exc
 
-            def refuse(_index: int, _row: bytes) -> None:
+            def refuse(_index: int, _row: Row) -> None:
                 raise reason
 
             return refuse
@@ -276,9 +276,9 @@ class Intake:
         }
         folders: dict[str, str] = {}
 
-        def read(index: int, row: bytes) -> bytes:
+        def read(index: int, row: Row) -> bytes:
             mine = media.of(piece.start + index)
-            return mine.read(row, max_bytes=self._max_input_bytes, folders=folders)
+            return mine.read(bytes(row), max_bytes=self._max_input_bytes, folders=folders)
 
         if piece.parity is not None:
             spec = piece.parity
@@ -288,7 +288,7 @@ class Intake:
         if self._jpegs is not None:
             return _OnDevice(self, self._jpegs, piece, read if form == "path" else _as_it_is)
         if form == "image":
-            return lambda index, row: self.read_image(piece, index, row)
+            return lambda index, row: self.read_image(piece, index, bytes(row))
         return lambda index, row: self.read_image(piece, index, read(index, row))
 
     def read_image(self, piece: Piece, index: int, data: bytes) -> None:
@@ -315,12 +315,12 @@ class Intake:
         piece: Piece,
         spec: ParitySpec,
         index: int,
-        group: bytes,
-        read: Callable[[int, bytes], bytes],
+        group: Row,
+        read: Callable[[int, Row], bytes],
     ) -> None:
         """The pictures of a row group become one. Raises `RowFault`."""
         try:
-            rows = rows_in(group, spec.k)
+            rows = rows_in(bytes(group), spec.k)
         except ValueError as exc:
             raise RowFault("input_invalid", f"a parity model's row: {exc}") from exc
         files = [self.checked(read(index, row)) for row in rows]
@@ -329,19 +329,20 @@ class Intake:
             buffer[index] = encoded(pictures, spec.encoder)
 
     def _read_picture(
-        self, piece: Piece, index: int, row: bytes, media: MediaRoots | MediaByRow | None
+        self, piece: Piece, index: int, row: Row, media: MediaRoots | MediaByRow | None
     ) -> None:
         """The row becomes the file at its path; what is no picture goes nowhere."""
         if not isinstance(piece.rows, list):
             piece.rows = list(piece.rows)
+        data = bytes(row)
         if media is not None:
-            row = media.of(piece.start + index).read(row, max_bytes=self._max_input_bytes)
-        data = self.checked(row)
+            data = media.of(piece.start + index).read(data, max_bytes=self._max_input_bytes)
+        self._check_size(data)
         if not data.startswith(_PICTURES):
             raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image")
         piece.rows[index] = data
 
-    def _read_file(self, piece: Piece, index: int, row: bytes, media: MediaRoots | MediaByRow | None) -> None:
+    def _read_file(self, piece: Piece, index: int, row: Row, media: MediaRoots | MediaByRow | None) -> None:
         """The row becomes what is read of the file at its path; bytes stay as they came."""
         if media is None:
             self._check_size(row)
@@ -349,24 +350,25 @@ class Intake:
         if not isinstance(piece.rows, list):
             piece.rows = list(piece.rows)
         mine = media.of(piece.start + index)
-        piece.rows[index] = mine.read(row, max_bytes=self._max_input_bytes, ends=piece.file_ends)
+        piece.rows[index] = mine.read(bytes(row), max_bytes=self._max_input_bytes, ends=piece.file_ends)
 
-    def _look_over(self, row: bytes, form: str) -> None:
+    def _look_over(self, row: Row, form: str) -> None:
         self._check_size(row)
         if form == "path" and not row:
             raise RowFault("input_invalid", "the path is empty")
         if form != "image":
             try:
-                row.decode()
+                str(row, "utf-8")
             except UnicodeDecodeError as exc:
-                raise RowFault("input_invalid", f"the {form} {row[:_SHOWN_BYTES]!r} is not UTF-8") from exc
+                shown = bytes(row[:_SHOWN_BYTES])
+                raise RowFault("input_invalid", f"the {form} {shown!r} is not UTF-8") from exc
 
     def checked(self, row: bytes) -> bytes:
         """The row, if it is not too long. Raises `RowFault`."""
         self._check_size(row)
         return row
 
-    def _check_size(self, row: bytes) -> None:
+    def _check_size(self, row: Row) -> None:
         if len(row) > self._max_input_bytes:
             raise RowFault(
                 "input_too_large",
@@ -381,7 +383,7 @@ class _OnDevice:
     """
 
     def __init__(
-        self, intake: Intake, decoder: JpegDecoder, piece: Piece, read: Callable[[int, bytes], bytes]
+        self, intake: Intake, decoder: JpegDecoder, piece: Piece, read: Callable[[int, Row], bytes]
     ) -> None:
         self._intake = intake
         self._decoder = decoder
@@ -412,7 +414,7 @@ class _OnDevice:
                 else:
                     buffer[index] = pixels
 
-    def __call__(self, index: int, row: bytes) -> None:
+    def __call__(self, index: int, row: Row) -> None:
         """Raises `RowFault` for a row at fault."""
         if (fault := self._faults.pop(index, None)) is not None:
             raise fault
@@ -420,8 +422,8 @@ class _OnDevice:
             self._intake.read_image(self._piece, index, data)
 
 
-def _as_it_is(_index: int, row: bytes) -> bytes:
-    return row
+def _as_it_is(_index: int, row: Row) -> bytes:
+    return bytes(row)
 
 
 def _note_shape(piece: Piece, index: int, data: bytes) -> None:
@@ -430,7 +432,7 @@ def _note_shape(piece: Piece, index: int, data: bytes) -> None:
         piece.shapes[index] = upright_size(data)
 
 
-def _read_tensor(piece: Piece, index: int, row: bytes) -> None:
+def _read_tensor(piece: Piece, index: int, row: Row) -> None:
     for frame, tensor in piece.tensors.items():
         height, width = frame.height, frame.width
         expected = 4 * 3 * height * width

@@ -14,11 +14,12 @@ _KEPT_BYTES = 4 << 20  # of memory for frames; a larger one gets its own
 class Reader:
     """Reads one connection. Frames are received in the same memory one after the other, but for large ones:
     new memory for each would have to be cleared and mapped, which takes as long as a batch of photos does to
-    be received.
+    be received. shared: the memory that rows may lie in (`shared_rows.py`).
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, shared: memoryview | None = None) -> None:
         self._connection = connection
+        self._shared = shared
         self._room = bytearray()
 
     def receive(self) -> Message | None:
@@ -34,7 +35,9 @@ class Reader:
                 self._room = bytearray(min(2 * length, _KEPT_BYTES))
             frame = memoryview(self._room)[:length]
         frame[:PREFIX_BYTES] = prefix
-        return decode(frame) if _fill(self._connection, frame[PREFIX_BYTES:]) else None
+        if not _fill(self._connection, frame[PREFIX_BYTES:]):
+            return None
+        return decode(frame, self._shared)
 
 
 def receive(connection: socket.socket) -> Message | None:

@@ -44,6 +44,7 @@ __all__ = [
     "ProbeTraining",
     "Read",
     "ResidentsListed",
+    "Row",
     "RowError",
     "StoreCheckpoint",
     "TrainEpoch",
@@ -52,6 +53,9 @@ __all__ = [
     "VariantMade",
     "WantPiece",
 ]
+
+
+Row = bytes | memoryview
 
 
 @dataclass(slots=True)
@@ -195,6 +199,8 @@ class Infer(Message):
     answer that are wanted, none for those that an answer has by default (`gpu_worker.tasks`).
     `steps`: by which rows are asked of one model after the other; none = every row is asked of every model.
     patience_s: after which nobody wants the answer any more; 0 = not known.
+    rows: to a worker they may be views (each is a `Row`) of memory that it shares with the server, which is
+    the server's again once it has the reply.
     narrowed: from a row on, the folders below which paths must lie beside `media_roots`; None for none.
     parts: of each model, in their order, the rows that it alone is asked of, one part after the other; its
     `MemberAnswer` has these alone. None = every model is asked of every row. With parts there are no `steps`,

@@ -2,8 +2,9 @@
 
 One message is `u32 total | u32 header | header (JSON) | blobs`, little-endian, over a stream socket;
 a blob is a column of byte strings (`u32 length | bytes` each) or of raw numbers; columns of texts stand in
-the header. Requests carry an `id`, every reply repeats it; replies come in any order. Standard library only:
-the server imports this module.
+the header. The rows of an Infer may lie in memory that both sides share instead (`shared_rows.py`): its blob
+is their lengths then, and `rows_at` in the header says where they begin. Requests carry an `id`, every reply
+repeats it; replies come in any order. Standard library only: the server imports this module.
 
     Load   → Loaded | Failed
     Unload → Done   | Failed
@@ -77,6 +78,7 @@ from gpu_worker.wire.messages import (
     ProbeTraining,
     Read,
     ResidentsListed,
+    Row,
     RowError,
     StoreCheckpoint,
     TrainEpoch,
@@ -120,6 +122,7 @@ __all__ = [
     "ProbeTraining",
     "Read",
     "ResidentsListed",
+    "Row",
     "RowError",
     "StoreCheckpoint",
     "TrainEpoch",
@@ -157,15 +160,20 @@ _COLUMN: dict[type[Message], str] = {
 }
 
 
+# Forms of rows that whoever decodes them copies himself, or never.
+_SEEN_WHERE_THEY_LIE = frozenset(("image", "tensor"))
+
+
 def encode(message: Message) -> bytes:
     """The frame of a message. Raises `FrameError` for one that is too large."""
     return b"".join(encode_parts(message))
 
 
-def encode_parts(message: Message) -> list[bytes | bytearray]:
+def encode_parts(message: Message, rows_at: int | None = None) -> list[bytes | bytearray]:
     """The frame in parts, to be written one after the other; rows and numbers are not copied.
 
-    Raises as `encode`.
+    rows_at: where the rows of an Infer lie in the memory that is shared with its worker; None = they go with
+    the frame. Raises as `encode`.
     """
     head: dict[str, Any] = {"kind": message.kind}
     blobs: list[bytes | bytearray] = []
@@ -183,7 +191,11 @@ def encode_parts(message: Message) -> list[bytes | bytearray]:
             head["parts"] = [asdict(part) for part in message.parts]
         rows = head[name]
         head[name] = len(rows)
-        blobs += [struct.pack(f"<{len(rows)}I", *map(len, rows)), *rows]
+        blobs.append(struct.pack(f"<{len(rows)}I", *map(len, rows)))
+        if rows_at is None:
+            blobs += rows
+        else:
+            head["rows_at"] = rows_at
     text = _as_json(head).encode()
     total = PREFIX_BYTES + len(text) + sum(map(len, blobs))
     if total > MAX_FRAME_BYTES:
@@ -212,8 +224,11 @@ def frame_length(prefix: bytes | bytearray) -> int:
     return int(total)
 
 
-def decode(frame: bytes | bytearray | memoryview) -> Message:
-    """The message of one whole frame, of which it keeps nothing. Raises `FrameError`."""
+def decode(frame: bytes | bytearray | memoryview, shared: memoryview | None = None) -> Message:
+    """The message of one whole frame, of which it keeps nothing. Raises `FrameError`.
+
+    shared: the memory that rows may lie in. Those of pictures and tensors are parts of it, others are copied.
+    """
     if len(frame) < PREFIX_BYTES:
         raise FrameError(f"a frame of {len(frame)} bytes has no prefix")
     total, head_bytes = _PREFIX.unpack_from(frame)
@@ -224,7 +239,13 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
         cls = _KINDS[head.pop("kind")]
         at = PREFIX_BYTES + head_bytes
         if (column := _COLUMN.get(cls)) is not None:
-            head[column] = _rows(frame, at, head[column])
+            rows_at = head.pop("rows_at", None) if cls is Infer else None
+            if rows_at is None:
+                head[column] = _rows(frame, at, head[column])
+            else:
+                head[column] = _shared_rows(frame, at, head[column], shared, rows_at)
+                if head["form"] not in _SEEN_WHERE_THEY_LIE:
+                    head[column] = list(map(bytes, head[column]))
             if cls is Infer:
                 head["steps"] = [AskStep(**step) for step in head.get("steps", ())]
                 head["parts"] = [BatchPart(**part) for part in head.get("parts", ())]
@@ -234,6 +255,19 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
         return cls(**head)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as exc:
         raise FrameError(f"not a message of the worker protocol: {exc!r}") from exc
+
+
+def _shared_rows(
+    frame: bytes | bytearray | memoryview, at: int, count: int, shared: memoryview | None, rows_at: int
+) -> list[memoryview]:
+    sizes = struct.unpack_from(f"<{count}I", frame, at)
+    if shared is None or at + 4 * count != len(frame) or not 0 <= rows_at <= len(shared) - sum(sizes):
+        raise FrameError("the rows do not lie in memory that is shared")
+    rows = []
+    for size in sizes:
+        rows.append(shared[rows_at : rows_at + size])
+        rows_at += size
+    return rows
 
 
 def _rows(frame: bytes | bytearray | memoryview, at: int, count: int) -> list[bytes]:

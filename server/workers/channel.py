@@ -17,6 +17,7 @@ from gpu_worker.wire.protocol import (
     Failed,
     FrameError,
     GivePiece,
+    Infer,
     Message,
     WantPiece,
     decode,
@@ -24,6 +25,7 @@ from gpu_worker.wire.protocol import (
     encode_parts,
     frame_length,
 )
+from gpu_worker.wire.shared_rows import SharedRows
 from server.workers.pool import OnReply
 
 __all__ = ["Channel", "called"]
@@ -41,12 +43,19 @@ class Channel(asyncio.BufferedProtocol):
     """A stream socket that speaks the worker protocol. `on_lost` is called once, before replies fail.
 
     on_wanted: called with what the worker asks for or gives by itself, and with what tells it; None = it may
-    not.
+    not. shared: memory that the worker sees, which is closed when it is lost; None = there is none.
     """
 
-    def __init__(self, on_lost: Callable[[str], None], on_wanted: OnWanted | None = None) -> None:
+    def __init__(
+        self,
+        on_lost: Callable[[str], None],
+        on_wanted: OnWanted | None = None,
+        shared: SharedRows | None = None,
+    ) -> None:
         self._on_lost = on_lost
         self._on_wanted = on_wanted
+        self._shared = shared
+        self._places: dict[int, int] = {}  # by message, where its rows lie
         self._transport: asyncio.Transport | None = None
         self._received = memoryview(bytearray(_WHOLE_BYTES))  # frames, and the beginning of one
         self._frame: bytearray | None = None  # a larger one that is coming in, which is received in place
@@ -62,12 +71,19 @@ class Channel(asyncio.BufferedProtocol):
         if self._transport is None or self._lost is not None:
             self._refuse(message, on_reply, "worker_lost", self._lost or "the worker is not connected")
             return message.id
+        place = None
+        if self._shared is not None and isinstance(message, Infer):
+            place = self._shared.put(message.rows)
         try:
-            parts = encode_parts(message)
+            parts = encode_parts(message, place)
         except FrameError as exc:
+            if self._shared is not None and place is not None:
+                self._shared.free(place)
             self._refuse(message, on_reply, "bad_option", str(exc))
             return message.id
         self._pending[message.id] = on_reply
+        if place is not None:
+            self._places[message.id] = place
         self._write(self._transport, parts)
         return message.id
 
@@ -165,6 +181,9 @@ class Channel(asyncio.BufferedProtocol):
                 raise FrameError("it asks for a file, and sees those of this server")
             self._on_wanted(message, self.tell)
             return
+        place = self._places.pop(message.id, None)
+        if place is not None and self._shared is not None:
+            self._shared.free(place)
         on_reply = self._pending.pop(message.id, None)
         if on_reply is not None:
             on_reply(message)
@@ -173,6 +192,8 @@ class Channel(asyncio.BufferedProtocol):
         if self._lost is not None:
             return
         self._lost = reason
+        if self._shared is not None:
+            self._shared.close()
         self._on_lost(reason)
         pending, self._pending = self._pending, {}
         for message_id, on_reply in pending.items():

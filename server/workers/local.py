@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_worker.wire.protocol import Message
+from gpu_worker.wire.shared_rows import SharedRows
 from server.supervision import Tasks
 from server.workers.channel import Channel
 from server.workers.child import start_child
@@ -101,20 +102,45 @@ class LocalWorker:
 class _Processes:
     """Starts workers as children of this process. environment: their variables; None for its own."""
 
-    def __init__(self, command_for: CommandFor, environment: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, command_for: CommandFor, environment: Mapping[str, str] | None, *, shares_rows: bool
+    ) -> None:
         self._command_for = command_for
         self._environment = environment
+        self._shares_rows = shares_rows
 
     async def launch(self, index: int, name: str, on_lost: Callable[[str], None]) -> LocalWorker:
         """See `Launcher.launch`."""
-        channel = Channel(on_lost)
-        return LocalWorker(name, await self._spawn(index, channel), channel)
+        shared = self._shared_rows()
+        channel = Channel(on_lost, shared=shared)
+        try:
+            return LocalWorker(name, await self._spawn(index, channel, shared), channel)
+        except BaseException:
+            if shared is not None:
+                shared.close()
+            raise
 
     async def close(self) -> None:
         """See `Launcher.close`: nothing is shared."""
 
-    async def _spawn(self, index: int, channel: Channel) -> asyncio.subprocess.Process:
-        process, ours = await start_child(lambda fd: self._command_for(index, fd), self._environment)
+    def _shared_rows(self) -> SharedRows | None:
+        if not self._shares_rows:
+            return None
+        try:
+            return SharedRows()
+        except (OSError, ValueError) as exc:
+            log.warning("no memory can be shared with a worker, its rows go through its socket: %s", exc)
+            return None
+
+    async def _spawn(
+        self, index: int, channel: Channel, shared: SharedRows | None
+    ) -> asyncio.subprocess.Process:
+        fds = () if shared is None else (shared.fd,)
+
+        def command(fd: int) -> Sequence[str]:
+            return [*self._command_for(index, fd), *(f"--rows-fd={shared}" for shared in fds)]
+
+        process, ours = await start_child(command, self._environment, fds)
         await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
         return process
 
@@ -122,7 +148,8 @@ class _Processes:
 class LocalPool(SupervisedPool):
     """`count` workers; `command_for(index, fd)` is the command line of each.
 
-    environment: their variables; None for this process's own. prefix: of their names.
+    environment: their variables; None for this process's own. prefix: of their names. shares_rows: large
+    rows lie in memory that they see, by a descriptor that `--rows-fd` behind their command line names.
     """
 
     def __init__(
@@ -133,5 +160,8 @@ class LocalPool(SupervisedPool):
         tasks: Tasks | None = None,
         environment: Mapping[str, str] | None = None,
         prefix: str = "w",
+        *,
+        shares_rows: bool = False,
     ) -> None:
-        super().__init__(count, _Processes(command_for, environment), timing, tasks, prefix)
+        launcher = _Processes(command_for, environment, shares_rows=shares_rows)
+        super().__init__(count, launcher, timing, tasks, prefix)

@@ -32,9 +32,9 @@ def threads() -> Iterator[Threads]:
     running.close()
 
 
-@pytest.fixture(params=["here", "spread"])
+@pytest.fixture(params=["here", "spread", "spread, shared"])
 def decoded(request: pytest.FixtureRequest, threads: Threads, media: Path) -> Decoded:
-    """A piece after decoding, in the caller's thread or over several."""
+    """A piece after decoding, in the caller's thread or over several; of rows or views of them."""
 
     def run(
         rows: list[bytes],
@@ -46,7 +46,7 @@ def decoded(request: pytest.FixtureRequest, threads: Threads, media: Path) -> De
         **settings: int,
     ) -> Piece:
         stage = Intake(Settings(media_roots=(str(media),), **settings), threads, pinned=False)  # type: ignore[arg-type]
-        piece = Piece(start, rows)
+        piece = Piece(start, [memoryview(row) for row in rows] if "shared" in request.param else rows)
         if request.param == "here":
             stage.decode_here(piece, form, frames, unwanted)
             return piece

@@ -29,6 +29,7 @@ from gpu_worker.wire.protocol import (
     Unload,
     encode,
 )
+from gpu_worker.wire.shared_rows import SharedRows
 from tests.answers import SCORED, labels_of, scores_of
 from tests.models import CLASSES, hashing_model, label_of
 from tests.unit.gpu_worker.pictures import huge_png, noise
@@ -139,6 +140,23 @@ def test_images_are_answered_by_path_and_by_bytes(
         assert len(scores_of(one)) == 4 * len(rows) * len(CLASSES)
         assert scores_of(other) == b""
     assert [(error.index, error.code) for error in by_path.errors] == [(len(paths), "input_forbidden")]
+
+
+def test_photos_in_shared_memory_are_answered_as_those_that_came_by_the_socket(
+    paths: list[bytes], vgg: Path, hashing: Path
+) -> None:
+    images = [Path(os.fsdecode(path)).read_bytes() for path in paths]
+    asked = [Infer(number, [key], "image", images, outputs=SCORED) for number, key in enumerate(("vgg", "h"))]
+    answers = []
+    shared = SharedRows()
+    for memory in (shared, None):
+        with WorkerProcess(shared=memory) as worker:
+            worker.load(vgg=vgg, h=hashing)
+            answers.append([answered(worker.ask(one)).members for one in asked])
+    assert shared.taken_bytes == 2 * sum(map(len, images))  # by whose replies they are free is the channel's
+    shared.close()
+    assert answers[0] == answers[1]
+    assert len(set(labels_of(answers[0][1][0]))) > 1
 
 
 def test_batches_in_flight_are_all_answered_each_under_its_id(worker: WorkerProcess, hashing: Path) -> None:

@@ -9,7 +9,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_worker.wire.protocol import PREFIX_BYTES, Load, Loaded, Message, decode, encode, frame_length
+from gpu_worker.wire.protocol import (
+    PREFIX_BYTES,
+    Infer,
+    Load,
+    Loaded,
+    Message,
+    decode,
+    encode_parts,
+    frame_length,
+)
+from gpu_worker.wire.shared_rows import SharedRows
 
 REPOSITORY = Path(__file__).parents[3]
 PATIENCE_S = 180.0  # trials are niced: on a machine that has other work they take their time
@@ -17,13 +27,18 @@ _END_S = 15.0
 
 
 class WorkerProcess:
-    def __init__(self, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *flags: str, environment: Mapping[str, str] | None = None, shared: SharedRows | None = None
+    ) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(PATIENCE_S)
+        self._shared = shared
+        if shared is not None:
+            flags = (*flags, f"--rows-fd={shared.fd}")
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gpu_worker", "--fd", str(theirs.fileno()), "--device", "cpu", *flags],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno()] if shared is None else [theirs.fileno(), shared.fd],
                 cwd=REPOSITORY,
                 env=None if environment is None else {**os.environ, **environment},
                 stderr=subprocess.PIPE,
@@ -42,7 +57,11 @@ class WorkerProcess:
         self.process.communicate()
 
     def send(self, *messages: Message) -> None:
-        self.socket.sendall(b"".join(map(encode, messages)))
+        for message in messages:
+            place = None
+            if self._shared is not None and isinstance(message, Infer):
+                place = self._shared.put(message.rows)
+            self.socket.sendall(b"".join(encode_parts(message, place)))
 
     def receive(self) -> Message | None:
         """The next reply, of whichever request; None at the end of the stream."""

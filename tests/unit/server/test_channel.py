@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
+from gpu_worker.wire import protocol
 from gpu_worker.wire.protocol import (
     Answer,
     Column,
@@ -24,6 +26,7 @@ from gpu_worker.wire.protocol import (
     decode,
     encode,
 )
+from gpu_worker.wire.shared_rows import SharedRows, seen
 from server.workers.channel import Channel
 
 
@@ -50,11 +53,11 @@ class Line(asyncio.Transport):
 class Port:
     """A channel, the line that it writes to, and what was heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedRows | None = None) -> None:
         self.lost: list[str] = []
         self.heard: list[Message] = []
         self.line = Line()
-        self.channel = Channel(self.lost.append)
+        self.channel = Channel(self.lost.append, shared=shared)
         self.channel.connection_made(self.line)
 
     def ask(self, message: Message) -> int:
@@ -70,9 +73,9 @@ class Port:
             data = data[count:]
 
 
-def with_port(scene: Callable[[Port], None]) -> None:
+def with_port(scene: Callable[[Port], None], shared: SharedRows | None = None) -> None:
     async def body() -> None:
-        scene(Port())
+        scene(Port(shared))
         await asyncio.sleep(0)
 
     asyncio.run(body())
@@ -133,6 +136,60 @@ def test_rows_of_a_large_batch_are_written_from_where_they_lie() -> None:
         assert sent.rows == rows
 
     with_port(scene)
+
+
+def test_photos_lie_in_shared_memory_until_their_reply() -> None:
+    shared = SharedRows()
+    memory = seen(os.dup(shared.fd))
+
+    def scene(port: Port) -> None:
+        rows = [bytes([number]) * 40_000 for number in range(4)]
+        asked = [port.ask(Infer(0, ["m"], "image", rows)) for _ in range(3)]
+        assert len(b"".join(port.line.written)) < 1_000
+        assert shared.taken_bytes == 3 * 160_000
+        port.receive(encode(Failed(asked[1], "cancelled", "")), 1 << 16)
+        assert shared.taken_bytes == 2 * 160_000
+        port.receive(encode(answer(asked[0], 4)), 1 << 16)
+        port.receive(encode(answer(asked[0], 4)), 1 << 16)  # which nobody waits for any more
+        assert shared.taken_bytes == 160_000
+        for frame in port.line.written:
+            sent = decode(frame, memory)
+            assert isinstance(sent, Infer)
+            assert sent.rows == rows
+        port.channel.connection_lost(None)
+        assert shared.put(rows) is None
+        assert [type(each) for each in port.heard] == [Failed, Answer, Failed]
+
+    with_port(scene, shared)
+
+
+def test_rows_without_room_in_shared_memory_and_texts_go_by_the_socket() -> None:
+    shared = SharedRows(100_000)
+
+    def scene(port: Port) -> None:
+        rows = [bytes(60_000)]
+        for _ in range(2):
+            port.ask(Infer(0, ["m"], "image", rows))
+        port.ask(Infer(0, ["m"], "text", [b"laksa"] * 5_000))
+        assert shared.taken_bytes == 60_000
+        assert [len(frame) > 25_000 for frame in port.line.written] == [False, True, True]
+        port.channel.connection_lost(None)
+
+    with_port(scene, shared)
+
+
+def test_a_message_that_cannot_be_sent_leaves_nothing_in_shared_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 50)
+    shared = SharedRows()
+
+    def scene(port: Port) -> None:
+        port.ask(Infer(0, ["m"], "image", [bytes(60_000)]))
+        assert shared.taken_bytes == 0
+
+    with_port(scene, shared)
+    shared.close()
 
 
 def test_a_small_message_is_one_write() -> None:
