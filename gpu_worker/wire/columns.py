@@ -78,6 +78,16 @@ class Column:
         data = self.data[first * width : (first + rows) * width]
         return Column(self.name, self.datatype, self.shape, data, self.content)
 
+    def pick(self, rows: Sequence[int]) -> Column:
+        """The rows of these numbers, in their order."""
+        data: list[str] | bytes
+        if isinstance(self.data, list):
+            data = [self.data[row] for row in rows]
+        else:
+            view, width = memoryview(self.data), self.row_bytes
+            data = b"".join([view[row * width : (row + 1) * width] for row in rows])
+        return Column(self.name, self.datatype, self.shape, data, self.content)
+
     def empty(self, rows: int) -> Column:
         """A column of the same kind: empty texts, or zeros, which `put` fills."""
         data: list[str] | bytearray = (

@@ -232,7 +232,7 @@ class Scheduler:
     def cancel_part(self, now_s: float, part: Slice) -> int:
         """Take these rows of a request out of the queue, if they wait there: how many.
 
-        For a submission that stands for several clients. Rows in a batch run on, and a pool knows no parts.
+        For a submission that stands for several clients. Rows in a batch run on.
         """
         return sum(run.rows for run in self._queues.withdraw_part(part))
 

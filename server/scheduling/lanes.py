@@ -238,7 +238,7 @@ class Lane:
         return [run for queue in self.queues for run in queue.remove(request_id)]
 
     def remove_part(self, part: Slice) -> list[RowRun]:
-        """Take out those of these rows of a request that wait here, and not in a pool."""
+        """Take out those of these rows of a request that wait here."""
         self._waiting = None
         return [run for queue in self.queues for run in queue.remove_part(part)]
 

@@ -239,6 +239,35 @@ class MemberPool:
                 self._forget(group)
         return gone
 
+    def cancel_part(self, part: Slice) -> list[RowRun]:
+        """Forget these rows of a request, whose clients have gone: those that had not been answered.
+
+        Those that a batch under way has put together with others of another state run on with it.
+        """
+        gone: list[RowRun] = []
+        end = part.offset + part.rows
+        for request in self._requests.get(part.request_id, [])[:]:
+            for group in list(request.groups):
+                rows = group.rows
+                leave = [index for index, row in enumerate(rows) if part.offset <= row < end]
+                if not leave or (group.parts and len(leave) < group.count):
+                    continue
+                bucket = group.bucket
+                if bucket is not None:
+                    self._waiting.take([group])
+                if len(leave) == group.count:
+                    gone += group.runs()
+                    self._forget(group)
+                    continue
+                stay = [index for index, row in enumerate(rows) if not part.offset <= row < end]
+                left = [rows[index] for index in leave]
+                gone += [request.part(first, count) for first, count in in_one_piece(left)]
+                for _, rest in self._parts(group, {True: stay}, len(leave)):
+                    if bucket is not None:
+                        self._waiting.put(rest, bucket.choice, bucket.lot)
+                self._left(request, len(leave))
+        return gone
+
     def clear(self) -> list[RowRun]:
         """Forget all rows: those that there were."""
         return [run for request_id in list(self._requests) for run in self.cancel(request_id)]

@@ -100,6 +100,11 @@ class PooledLane(Lane):
         pooled = [] if self.pool is None else self.pool.cancel(request_id)
         return [*super().remove(request_id), *pooled]
 
+    def remove_part(self, part: Slice) -> list[RowRun]:
+        """Take out those of these rows of a request that wait here, or are under way."""
+        pooled = [] if self.pool is None else self.pool.cancel_part(part)
+        return [*super().remove_part(part), *pooled]
+
     def clear(self) -> list[RowRun]:
         """Take out everything."""
         return [*super().clear(), *([] if self.pool is None else self.pool.clear())]

@@ -206,7 +206,7 @@ class Queues:
         return gone
 
     def withdraw_part(self, part: Slice) -> list[RowRun]:
-        """Take out those of these rows of a request that wait, and not in a pool."""
+        """Take out those of these rows of a request that wait."""
         gone: list[RowRun] = []
         for lane in tuple(self._lanes_of.get(part.request_id, ())):
             runs = lane.remove_part(part)

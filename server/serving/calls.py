@@ -26,7 +26,7 @@ from server.serving.outcomes import UnderWay
 if TYPE_CHECKING:
     from server.serving.like_rows import LikeCalls
 
-__all__ = ["BulkRequest", "Call", "PendingReply", "Reply", "reply_of"]
+__all__ = ["BulkRequest", "Call", "PendingReply", "Reply", "reply_of", "reply_of_rows"]
 
 
 @record
@@ -284,6 +284,29 @@ def reply_of(
         defaulted,
         told,
     )
+
+
+def reply_of_rows(function: Function, rows: Sequence[int], answers: FunctionAnswer) -> Reply:
+    """The answers of a batch with these numbers, in this order, as a reply of their own."""
+    first, count = rows[0], len(rows)
+    if rows[-1] - first + 1 == count:  # they are ascending
+        return reply_of(function, count, first, answers)
+    errors: dict[int, RowError] = {}
+    defaulted: set[int] = set()
+    if answers.errors or answers.defaulted:
+        place_of = {row: place for place, row in enumerate(rows)}
+        errors = {place_of[error.index]: error for error in answers.errors if error.index in place_of}
+        defaulted = {place_of[row] for row in answers.defaulted if row in place_of}
+    by = [(0, count, answers.answered_by)]
+    if answers.by_row:
+        by = []
+        for place, row in enumerate(rows):
+            if by and by[-1][2] == answers.by_row[row]:
+                by[-1] = (by[-1][0], place + 1, by[-1][2])
+            else:
+                by.append((place, place + 1, answers.by_row[row]))
+    columns = {name: column.pick(rows) for name, column in answers.columns.items()}
+    return Reply(function, count, columns, errors, by, defaulted)
 
 
 def _answered_by(answers: FunctionAnswer, first: int, offset: int, rows: int) -> list[tuple[int, int, str]]:

@@ -367,6 +367,7 @@ class Dispatcher:
             self._tell_arrived()
             self.residency.lost(call.function.asked, len(call.rows))
             raise error_of(rejection, call.function, now_s)
+        self._selecting.look(now_s, call.function, call.form)
         self._begun(pending)
         return pending
 

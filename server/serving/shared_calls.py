@@ -14,7 +14,7 @@ from typing import Any, Self
 from server.catalog.functions import Function
 from server.ensemble.answer import FunctionAnswer
 from server.scheduling.core import Slice
-from server.serving.calls import Call, PendingReply, Reply, reply_of
+from server.serving.calls import Call, PendingReply, Reply, reply_of, reply_of_rows
 
 __all__ = ["RowsOver", "SharedCall", "may_share"]
 
@@ -31,11 +31,24 @@ class RowsOver:
     sent_s: float
 
 
+@dataclass(slots=True)
+class _Answered:
+    """Rows of a call that were answered together: those of `places`, by the `rows` of what was answered.
+
+    Plans answer rows that lie scattered, and to handle each piece by itself takes many times what a row does.
+    """
+
+    places: list[int]
+    rows: list[int]
+    answers: FunctionAnswer
+    sent_s: float
+
+
 @dataclass(slots=True, eq=False)
 class SharedCall(PendingReply):
     """As `PendingReply`; its listener hears each time that rows are over, and asks `take_over` which."""
 
-    _untold: list[RowsOver] = field(default_factory=list)  # of which the listener has not heard
+    _untold: list[RowsOver | _Answered] = field(default_factory=list)  # of which the listener has not heard
     _over: bytearray = field(default_factory=bytearray)  # by row
     _sent: dict[int, float] = field(default_factory=dict)  # by the first row of what left together
 
@@ -49,8 +62,8 @@ class SharedCall(PendingReply):
 
     def take_over(self) -> list[RowsOver]:
         """What the listener has not heard of yet."""
-        found, self._untold = self._untold, []
-        return found
+        untold, self._untold = self._untold, []
+        return [self._told(one) if isinstance(one, _Answered) else one for one in untold]
 
     def end_rows(self, places: Sequence[int], outcome: Reply | BaseException, sent_s: float) -> None:
         """Rows that wait get this; where it is a reply, its rows are theirs."""
@@ -101,8 +114,25 @@ class SharedCall(PendingReply):
         if self.outcome is not None:
             return
         for at, rows in list(self._left(part)):
-            found = reply_of(self.call.function, rows, first + at - part.offset, answers)
-            self.end_rows(range(at, at + rows), found, self._sent_s(at))
+            self._answer(range(at, at + rows), first + at - part.offset, answers)
+
+    def _answer(self, places: range, first: int, answers: FunctionAnswer) -> None:
+        """Rows that wait are answered, from number `first` of the answers."""
+        count, sent_s = len(places), self._sent_s(places.start)
+        self._over[places.start : places.stop] = b"\1" * count
+        self.missing -= count
+        last = self._untold[-1] if self._untold else None
+        if isinstance(last, _Answered) and last.answers is answers and last.sent_s == sent_s:
+            last.places += places
+            last.rows += range(first, first + count)
+        else:
+            rows = list(range(first, first + count))
+            self._put(_Answered(list(places), rows, answers, sent_s))
+        if not self.missing:
+            self.outcome = reply_of(self.call.function, count, first, answers)
+
+    def _told(self, one: _Answered) -> RowsOver:
+        return RowsOver(one.places, reply_of_rows(self.call.function, one.rows, one.answers), one.sent_s)
 
     def _left(self, part: Slice) -> Iterator[tuple[int, int]]:
         """(first, rows) of those of a part that are not over, in as few stretches as they make."""
@@ -115,7 +145,7 @@ class SharedCall(PendingReply):
     def _sent_s(self, row: int) -> float:
         return self._sent.get(row, self.first_sent_s)
 
-    def _put(self, over: RowsOver) -> None:
+    def _put(self, over: RowsOver | _Answered) -> None:
         if not self._untold and self._listener is not None:
             self.outcomes.put(self)
         self._untold.append(over)
@@ -124,8 +154,8 @@ class SharedCall(PendingReply):
 def may_share(call: Call) -> bool:
     """Whether clients that ask alike may share a call: each row of it goes its way as if it were alone.
 
-    Not where rows are watched one by one: of a caller who is capped; of a function whose members answer
-    apart or late, that is chosen by wish, or whose rows go from stage to stage.
+    Not where rows are watched one by one: of a caller who is capped; of a function whose members may answer
+    late, that a proxy answers for, that is chosen by wish, or whose rows go from stage to stage.
     """
     function, shares = call.function, call.shares
     return (
@@ -139,8 +169,7 @@ def may_share(call: Call) -> bool:
 
 def _is_plain(function: Function) -> bool:
     return (
-        not function.follows_plans
-        and function.pipeline is None
+        function.pipeline is None
         and function.proxy is None
         and function.late_rows is None
         and function.late_members != "leave_out"

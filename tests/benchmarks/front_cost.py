@@ -9,8 +9,9 @@ Without `--fronts` connections are a transport that only counts, and what the ke
 on top. With it they are sockets of the fronts named, which are measured in turns; what clients take is left
 out.
 
-FLAGS='--kbytes 15 --rows 9600 --together 32 --rounds 3 --kept --fronts python,native'; with PYTHONPATH of
-another tree it measures that one.
+FLAGS='--kbytes 15 --rows 9600 --together 32 --rounds 3 --kept --members 3 --fronts python,native'; with
+PYTHONPATH of another tree it measures that one. Of several members rows follow a plan, by the default policy:
+every second row is so sure that its first member is enough.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import uvloop
 from rich.table import Table
 
@@ -39,6 +41,7 @@ from server.cache.choice import choose_store
 from server.cache.files import FileStamps
 from server.cache.stores import new_store
 from server.catalog.catalog import Catalog
+from server.ensemble.fit import Fit
 from server.http.application import Admitted
 from server.http.backpressure import Backpressure
 from server.http.connection import Connection, Connections
@@ -56,9 +59,11 @@ from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import QueueBounds
 from server.supervision import Tasks
+from server.training.promotion.combination import choose_combination
 from server.workers.channel import Channel
 from server.workers.pool import OnReply, WorkerInfo
 from tests.benchmarks.report import console, write_json
+from tests.unit.ensemble.ensembles import drawn
 from tests.unit.server.served import CLASSES, function, image_model
 
 _WARM_UP = 1600  # rows
@@ -200,8 +205,9 @@ class _Clients:
 class _Worker:
     """A real channel to a stand-in that answers every row with the first class."""
 
-    def __init__(self, name: str, clock: _Clock | None) -> None:
+    def __init__(self, name: str, clock: _Clock | None, *, tells_scores: bool = False) -> None:
         self.name = name
+        self._tells_scores = tells_scores
         self.info = WorkerInfo("cpu", "stand-in", 0)
         self._channel = Channel(lambda reason: None)
         take = self._take if clock is None else clock.wrap(_STAND_IN, self._take)
@@ -232,10 +238,16 @@ class _Worker:
         message = decode(frame if isinstance(frame, bytes) else b"".join(frame))
         if isinstance(message, Infer):
             rows = len(message.rows)
+            tops = [0.999 if row[-1] % 2 else 0.4 for row in message.rows]
             columns = [
                 Column("label", "BYTES", (), [CLASSES[0]] * rows),
-                Column("confidence", "FP32", (), struct.pack(f"<{rows}f", *[0.9] * rows)),
+                Column("confidence", "FP32", (), struct.pack(f"<{rows}f", *tops)),
             ]
+            if self._tells_scores:
+                others = len(CLASSES) - 1
+                scores = [each for top in tops for each in (top, *[(1 - top) / others] * others)]
+                data = struct.pack(f"<{len(scores)}f", *scores)
+                columns.append(Column("scores", "FP32", (len(CLASSES),), data))
             members = [MemberAnswer(model, columns) for model in message.models]
             return encode(Answer(message.id, members, [], 0.001, 0.001, 0.001, 0.001, [[0.001, 0.0]]))
         return encode(Loaded(message.id, 1, 0.0) if isinstance(message, Load) else Done(message.id))
@@ -247,7 +259,9 @@ class _Front:
     front: which reads sockets, `python` or `native`; "" for connections without any
     """
 
-    def __init__(self, clock: _Clock | None, together: int, front: str, *, keeps: bool) -> None:
+    def __init__(
+        self, clock: _Clock | None, together: int, front: str, *, keeps: bool, members: int = 1
+    ) -> None:
         metrics, latency = Metrics(), LatencyModel({1: 0.001, 32: 0.002})
         self._dispatcher = Dispatcher(
             Scheduler(),
@@ -256,18 +270,22 @@ class _Front:
             metrics,
             lambda listener: Residency(listener, lambda worker: Capacity(), lambda *_: None),
         )
-        served = function(
-            image_model(),
+        fields: dict[str, Any] = {}
+        if members > 1:
+            fields = {"combine": "log_pool", "fit": _fitted(members), "select": "value"}
+        self._served = served = function(
+            *(image_model(f"m{number}") for number in range(members)),
             name="photo",
             form="image",
             max_batch=32,
             batch_sizes=(1, 8, 32),
             slo_ms=1000.0,
             policy="goodput",
+            **fields,
         )
         self._dispatcher.configure(served)
         for number in range(2):
-            self._dispatcher.residency.worker_up(_Worker(f"w{number}", clock))
+            self._dispatcher.residency.worker_up(_Worker(f"w{number}", clock, tells_scores=members > 1))
         catalog = Catalog(lambda model: function(model))
         catalog.add_function(served, 2)
         cached = None
@@ -290,7 +308,9 @@ class _Front:
         self._connections: list[Connection] = []
 
     async def connect(self) -> None:
-        """Have the clients' connections taken."""
+        """Have the models loaded and plans made, and the clients' connections taken."""
+        await self._dispatcher.residency.load(self._served.members)
+        await self._dispatcher.learner(self._served)
         if self._clients is None:
             self._connections = [self._open.new() for _ in range(self._together)]
             for connection in self._connections:
@@ -345,6 +365,14 @@ class _Front:
             self._all_here.set_result(None)
 
 
+def _fitted(members: int) -> Fit:
+    """What held-out rows say of as many members, each better than the one before."""
+    accuracies = [0.6 + 0.3 * number / (members - 1) for number in range(members)]
+    told, labels = drawn(accuracies, classes=len(CLASSES))
+    scores = {f"m{number}": each.astype(np.float32) for number, each in enumerate(told)}
+    return choose_combination(scores, np.asarray(labels)).fit
+
+
 def _native(application: Any) -> Any:
     from server.http.native.connections import NativeConnections
 
@@ -370,12 +398,12 @@ def _timed(clock: _Clock) -> Iterator[None]:
 
 
 def measured(
-    kbytes: float, rows: int, *, keeps: bool = False, together: int = 32, front: str = ""
+    kbytes: float, rows: int, *, keeps: bool = False, together: int = 32, front: str = "", members: int = 1
 ) -> dict[str, float]:
     """CPU µs a row: by stage, `all`, and all where other work disturbed least.
 
     keeps: answers are kept, and looked up before rows are asked. together: rows of a turn. front: whose
-    sockets they come by, as in `_Front`.
+    sockets they come by, as in `_Front`. members: of the function.
     """
     body = bytes(int(kbytes * 1024))
     request = (
@@ -385,7 +413,7 @@ def measured(
     stretch = max(1, _STRETCH // together)  # turns
 
     async def run(clock: _Clock | None) -> list[float]:
-        served = _Front(clock, together, front, keeps=keeps)
+        served = _Front(clock, together, front, keeps=keeps, members=members)
         await served.connect()
         await served.turns(_WARM_UP // together, request)
         gc.collect()
@@ -422,6 +450,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=32, help="rows of a turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kept", action="store_true", help="answers are kept; no row comes twice")
+    parser.add_argument("--members", type=int, default=1, help="of the function; several follow a plan")
     parser.add_argument("--fronts", default="", help="sockets of these, in turns: python,native")
     flags = parser.parse_args()
     fronts = flags.fronts.split(",")
@@ -433,11 +462,19 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {front: [] for front in fronts}
     for _ in range(flags.rounds):
         for front in fronts:
-            one = measured(flags.kbytes, flags.rows, keeps=flags.kept, together=flags.together, front=front)
+            one = measured(
+                flags.kbytes,
+                flags.rows,
+                keeps=flags.kept,
+                together=flags.together,
+                front=front,
+                members=flags.members,
+            )
             found[front].append(one)
     for front, rounds in found.items():
         _show(front, rounds)
-    write_json("front", {"kbytes": flags.kbytes, "together": flags.together, "rounds": found})
+    said = {"kbytes": flags.kbytes, "together": flags.together, "members": flags.members}
+    write_json("front", {**said, "rounds": found})
 
 
 def _show(front: str, rounds: list[dict[str, float]]) -> None:

@@ -317,6 +317,28 @@ def test_a_cancelled_row_is_neither_answered_nor_refused():
     assert pool.next_action(1.0) == Sleep(float("inf"))
 
 
+def test_of_rows_that_came_together_one_leaves_and_the_others_go_on():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    pool.submit(0.0, RowRun(1, 5, 0.0, 0.05, due_s=0.05))
+    assert pool.cancel_part(Slice(1, 1, 1)) == [RowRun(1, 1, 0.0, 0.05, due_s=0.05, offset=1)]
+    assert pool.cancel_part(Slice(1, 1, 1)) == []
+    sent = pool.next_action(0.0)
+    assert isinstance(sent, RunOn)
+    assert rows_of(sent) == [(1, 0), (1, 2), (1, 3), (1, 4)]
+    pool.cancel_part(Slice(1, 3, 2))
+    pool.cancel_part(Slice(2, 0, 5))
+    assert pool.rows == 2
+    now_s = 0.0
+    while isinstance(sent, RunOn):
+        now_s += 0.001
+        pool.finished(now_s, sent.batch_id, [0.9999] * sent.rows)
+        sent = pool.next_action(now_s)
+        assert rows_of(sent) == [(1, 0), (1, 2)]
+    assert isinstance(sent, AnswerRows)
+    assert (pool.rows, pool.nbytes) == (0, 0)
+
+
 def test_more_load_costs_accuracy_before_it_costs_rows():
     of = ensemble()
     idle, strained = (

@@ -16,6 +16,7 @@ from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.selection import Ensemble
 from server.scheduling.policy import RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, RunOn, Sleep
+from server.scheduling.terms import Slice
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
 GOAL_S, MOST = 0.05, 8
@@ -183,6 +184,19 @@ class Pooled(RuleBasedStateMachine):
         for row in gone:
             self.left(row)
         assert not self.pool.holds(request)
+
+    @rule(which=st.integers(0, 9), first=st.integers(0, 12), rows=st.sampled_from([1, 1, 3]))
+    def cancel_part(self, which: int, first: int, rows: int) -> None:
+        request = max(0, self.requests - which)
+        part = Slice(request, first, rows)
+        gone = rows_in(self.pool.cancel_part(part))
+        there = (set(rows_in([part])) & self.run_of.keys()) - self.decided()
+        assert len(gone) == len(set(gone))
+        assert set(gone) <= there
+        for row in there.difference(gone):
+            assert any(row in theirs for _, theirs in self.under_way.values()), "nobody is at it"
+        for row in gone:
+            self.left(row)
 
     @rule(name=st.sampled_from("abc"))
     def worker(self, name: str) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from gpu_worker.wire.protocol import Column, RowError
 from ml_udf.oip import HEADER_LENGTH, RequestTemplate, decode_response
 from server.access.caller import NOBODY, Caller, Shares
 from server.cache.files import FileStamps
 from server.cache.stores import new_store
+from server.ensemble.answer import FunctionAnswer
 from server.errors import DeadlineExceeded, Overloaded
 from server.http.application import Filled, WholeRequest
 from server.scheduling.core import Slice
 from server.serving.cached_calls import CachedCalls
-from server.serving.calls import Call
+from server.serving.calls import Call, reply_of_rows
 from server.serving.shared_calls import SharedCall, may_share
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
@@ -534,3 +537,23 @@ def test_whatever_happens_every_row_has_its_own_answer_or_its_error(seed: int) -
         station.large.close()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("by_row", [(), ("a", "a,b", "a", "a", "b")])
+def test_rows_that_lie_scattered_are_one_reply_of_their_own(by_row: Sequence[str]) -> None:
+    labels = Column("label", "BYTES", (), list("abcde"))
+    vectors = Column("embedding", "FP32", (2,), struct.pack("<10f", *range(10)))
+    errors = [RowError(1, "input_invalid", "no"), RowError(3, "input_invalid", "nor that")]
+    answers = FunctionAnswer(
+        5, {"label": labels, "embedding": vectors}, errors, "all", frozenset((2, 4)), by_row
+    )
+    reply = reply_of_rows(function(text_model()), [0, 2, 3], answers)
+    assert reply.rows == 3
+    assert reply.columns["label"].data == ["a", "c", "d"]
+    assert list(reply.columns["embedding"].values) == [0, 1, 4, 5, 6, 7]
+    assert reply.errors == {2: errors[1]}
+    assert reply.defaulted == {1}
+    assert reply.answered_by == ([(0, 3, "a")] if by_row else [(0, 3, "all")])
+    together = reply_of_rows(function(text_model()), [1, 2, 3], answers)
+    for at, row in enumerate([1, 2, 3]):
+        assert together.row(at) == reply_of_rows(function(text_model()), [row], answers)
