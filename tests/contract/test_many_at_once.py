@@ -8,14 +8,18 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_response, encode_request
+from server.training.promotion.combination import choose_combination
 from tests.contract.oip_wire import call
 from tests.inference_server import ANEW, inference_server
-from tests.models import hashing_model, label_of
+from tests.models import CLASSES, hashing_model, label_of
+from tests.unit.ensemble.ensembles import drawn
 
 _CLIENTS, _ROUNDS = 48, 25
+_MEMBERS = ("one", "two")
 
 
 @pytest.mark.parametrize("flags", [[], [ANEW]], ids=["kept", "anew"])
@@ -27,6 +31,29 @@ def test_each_client_has_the_answer_to_its_own_row(
         request.getfixturevalue("native_front")
     with inference_server(tmp_path / "home", flags=[*flags, "--workers=2", f"--front={front}"]) as server:
         server.deploy(hashing_model(tmp_path), "udf_text", slo_ms=200)
+        asked = asyncio.run(_asked(server.port))
+        stats = json.loads(call(server.port, "GET", "/v2/models/udf_text/stats").body)
+        (one,) = stats["model_stats"]
+        assert one["inference_stats"]["success"]["count"] == asked
+        assert one["inference_count"] == asked
+
+
+@pytest.mark.parametrize("front", ["native", "python"])
+def test_so_has_each_client_of_a_function_that_follows_plans(
+    tmp_path: Path, front: str, request: pytest.FixtureRequest
+) -> None:
+    if front == "native":
+        request.getfixturevalue("native_front")
+    with inference_server(tmp_path / "home", flags=[ANEW, "--workers=2", f"--front={front}"]) as server:
+        for name in _MEMBERS:
+            server.deploy(hashing_model(tmp_path, name))
+        with server.client() as client:
+            client.put("/v1/functions/udf_text", {"models": list(_MEMBERS), "combine": "log_pool"})
+        told, labels = drawn([0.7, 0.8], classes=len(CLASSES))
+        scores = {name: each.astype(np.float32) for name, each in zip(_MEMBERS, told, strict=True)}
+        server.keep_fit(choose_combination(scores, np.asarray(labels)).fit.to_json())
+        with server.client() as client:
+            assert client.get("/v1/functions/udf_text")["select"] == "value"
         asked = asyncio.run(_asked(server.port))
         stats = json.loads(call(server.port, "GET", "/v2/models/udf_text/stats").body)
         (one,) = stats["model_stats"]
