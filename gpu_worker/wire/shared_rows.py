@@ -21,6 +21,7 @@ __all__ = ["SharedRows", "seen"]
 _BYTES = 32 << 20  # for the batches that a worker has at a time; what finds no room goes through the socket
 _LEAST_BYTES = 8 << 10  # of rows, and of one of them in the mean: fewer are dearer to lay than to send
 _LEAST_ROW_BYTES = 2 << 10
+_MOST_BYTES = 4 << 20  # of rows: to lay more keeps the event loop for milliseconds; a socket takes parts
 _ALIGNED = 64
 _SEAL_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE of linux/fcntl.h, which `fcntl` does not name yet
 
@@ -49,7 +50,7 @@ class SharedRows:
     def put(self, rows: Sequence[bytes | memoryview]) -> int | None:
         """Where they lie from now on, one after the other; None where they had better be sent."""
         nbytes = sum(map(len, rows))
-        if nbytes < _LEAST_BYTES or nbytes < _LEAST_ROW_BYTES * len(rows):
+        if not max(_LEAST_BYTES, _LEAST_ROW_BYTES * len(rows)) <= nbytes <= _MOST_BYTES:
             return None
         place = self._take(nbytes)
         if place is not None:

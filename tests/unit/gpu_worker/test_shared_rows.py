@@ -71,6 +71,13 @@ def test_small_rows_and_those_without_room_are_left_to_the_socket(
     assert shared.taken_bytes == 0
 
 
+def test_a_batch_that_would_keep_the_event_loop_goes_by_the_socket() -> None:
+    shared = SharedRows()
+    assert shared.put([bytes(1 << 20)] * 4) is not None
+    assert shared.put([bytes(1 << 20)] * 5) is None
+    shared.close()
+
+
 def test_a_worker_cannot_write(shared: SharedRows) -> None:
     shared.put([b"x" * 10_000])
     memory = seen(os.dup(shared.fd))
