@@ -286,10 +286,10 @@ def reply_of(
     )
 
 
-def reply_of_rows(function: Function, rows: Sequence[int], answers: FunctionAnswer) -> Reply:
+def reply_of_rows(function: Function, rows: list[int], answers: FunctionAnswer) -> Reply:
     """The answers of a batch with these numbers, in this order, as a reply of their own."""
     first, count = rows[0], len(rows)
-    if rows[-1] - first + 1 == count:  # they are ascending
+    if rows == list(range(first, first + count)):
         return reply_of(function, count, first, answers)
     errors: dict[int, RowError] = {}
     defaulted: set[int] = set()

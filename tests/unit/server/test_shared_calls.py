@@ -554,6 +554,8 @@ def test_rows_that_lie_scattered_are_one_reply_of_their_own(by_row: Sequence[str
     assert reply.errors == {2: errors[1]}
     assert reply.defaulted == {1}
     assert reply.answered_by == ([(0, 3, "a")] if by_row else [(0, 3, "all")])
+    turned = reply_of_rows(function(text_model()), [0, 4, 2], answers)
+    assert turned.columns["label"].data == ["a", "e", "c"]
     together = reply_of_rows(function(text_model()), [1, 2, 3], answers)
     for at, row in enumerate([1, 2, 3]):
         assert together.row(at) == reply_of_rows(function(text_model()), [row], answers)
