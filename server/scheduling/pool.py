@@ -248,24 +248,20 @@ class MemberPool:
         end = part.offset + part.rows
         for request in self._requests.get(part.request_id, [])[:]:
             for group in list(request.groups):
-                rows = group.rows
-                leave = [index for index, row in enumerate(rows) if part.offset <= row < end]
-                if not leave or (group.parts and len(leave) < group.count):
+                leave_or_stay: dict[bool, list[int]] = {}
+                for index, row in enumerate(group.rows):
+                    leave_or_stay.setdefault(part.offset <= row < end, []).append(index)
+                if True not in leave_or_stay or (group.parts and False in leave_or_stay):
                     continue
                 bucket = group.bucket
                 if bucket is not None:
                     self._waiting.take([group])
-                if len(leave) == group.count:
-                    gone += group.runs()
-                    self._forget(group)
-                    continue
-                stay = [index for index, row in enumerate(rows) if not part.offset <= row < end]
-                left = [rows[index] for index in leave]
-                gone += [request.part(first, count) for first, count in in_one_piece(left)]
-                for _, rest in self._parts(group, {True: stay}, len(leave)):
-                    if bucket is not None:
-                        self._waiting.put(rest, bucket.choice, bucket.lot)
-                self._left(request, len(leave))
+                for leaves, rows in self._parts(group, leave_or_stay):
+                    if leaves:
+                        gone += rows.runs()
+                        self._forget(rows)
+                    elif bucket is not None:
+                        self._waiting.put(rows, bucket.choice, bucket.lot)
         return gone
 
     def clear(self) -> list[RowRun]:
