@@ -114,8 +114,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._outcomes = Outcomes()
         self._functions: dict[str, Function] = {}
-        self._goals_s: dict[str, float] = {}
-        self._least_goal_s = math.inf
+        self._least_goal_s: float | None = None  # of all functions; None = not looked for yet
         self._workers: dict[str, Worker] = {}
         self._pending: dict[int, PendingReply] = {}
         self._in_flight = InFlight(self._returned)
@@ -171,8 +170,7 @@ class Dispatcher:
         if (coded := function.coded) is not None:
             self.configure(coded)
         self._functions[function.key] = function
-        self._goals_s[function.key] = spec.slo_s
-        self._least_goal_s = min(self._goals_s.values())
+        self._least_goal_s = None
         latencies_s = [member.latency for member in spec.members]
         self.residency.serve(
             function.key, function.asked, spec.slo_s, latencies_s, spec.max_batch, in_part=spec.pooled
@@ -210,8 +208,7 @@ class Dispatcher:
         for pending in self._like.forget(function.key):
             pending.fail(gone)
         self._functions.pop(function.key, None)
-        self._goals_s.pop(function.key, None)
-        self._least_goal_s = min(self._goals_s.values(), default=math.inf)
+        self._least_goal_s = None
         self.residency.serve_no_more(function.key)
         self._selecting.forget(function)
         self._contexts.forget(function)
@@ -276,8 +273,13 @@ class Dispatcher:
         cores of their own nothing would be gained. And while the event loop is busy: what a turn and a batch
         take beside their rows is ten times what a row does, on either side.
         """
-        busy_s = min(_BUSY_REST_S, _REST_OF_GOAL * self._least_goal_s) if is_busy else 0.0
-        return max(busy_s, self._waiting_rest_s())
+        return max(self._busy_rest_s() if is_busy else 0.0, self._waiting_rest_s())
+
+    def _busy_rest_s(self) -> float:
+        if self._least_goal_s is None:
+            goals_ms = [function.slo_ms for function in self._functions.values()]
+            self._least_goal_s = min(goals_ms, default=math.inf) / 1000
+        return min(_BUSY_REST_S, _REST_OF_GOAL * self._least_goal_s)
 
     def _waiting_rest_s(self) -> float:
         """That of rows that would wait as long anyway."""

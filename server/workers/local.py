@@ -128,18 +128,18 @@ class _Processes:
             return None
         try:
             return SharedRows()
-        except (OSError, ValueError) as exc:
+        except OSError as exc:
             log.warning("no memory can be shared with a worker, its rows go through its socket: %s", exc)
             return None
 
     async def _spawn(
         self, index: int, channel: Channel, shared: SharedRows | None
     ) -> asyncio.subprocess.Process:
-        fds = () if shared is None else (shared.fd,)
-
         def command(fd: int) -> Sequence[str]:
-            return [*self._command_for(index, fd), *(f"--rows-fd={shared}" for shared in fds)]
+            plain = self._command_for(index, fd)
+            return plain if shared is None else [*plain, f"--rows-fd={shared.fd}"]
 
+        fds = () if shared is None else (shared.fd,)
         process, ours = await start_child(command, self._environment, fds)
         await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
         return process
