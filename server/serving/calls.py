@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -297,14 +297,10 @@ def reply_of_rows(function: Function, rows: list[int], answers: FunctionAnswer) 
         place_of = {row: place for place, row in enumerate(rows)}
         errors = {place_of[error.index]: error for error in answers.errors if error.index in place_of}
         defaulted = {place_of[row] for row in answers.defaulted if row in place_of}
-    by = [(0, count, answers.answered_by)]
     if answers.by_row:
-        by = []
-        for place, row in enumerate(rows):
-            if by and by[-1][2] == answers.by_row[row]:
-                by[-1] = (by[-1][0], place + 1, by[-1][2])
-            else:
-                by.append((place, place + 1, answers.by_row[row]))
+        by = _answered_by(replace(answers, by_row=[answers.by_row[row] for row in rows]), 0, 0, count)
+    else:
+        by = _answered_by(answers, 0, 0, count)
     columns = {name: column.pick(rows) for name, column in answers.columns.items()}
     return Reply(function, count, columns, errors, by, defaulted)
 

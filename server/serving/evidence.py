@@ -51,10 +51,7 @@ class Span:
         some have a fault. Rows that none has an answer to have an error.
         """
         members = [_cut(*self.found[member], self.rows) for member in self.wanted if member in self.found]
-        errors = [
-            RowError(row - self.offset, error.code, error.message)
-            for row, error in sorted(self.errors.items())
-        ]
+        errors = self.row_errors()
         if not self.faults:
             return Answer(0, members, errors)
         everybody, answered = (1 << len(members)) - 1, []
@@ -66,6 +63,13 @@ class Span:
                 errors.append(RowError(row - self.offset, first.code, first.message))
             answered.append(mask or everybody)
         return Answer(0, members, sorted(errors, key=lambda error: error.index), answered=answered)
+
+    def row_errors(self) -> list[RowError]:
+        """Of rows that are at fault themselves; numbered from its first row, in order."""
+        return [
+            RowError(row - self.offset, error.code, error.message)
+            for row, error in sorted(self.errors.items())
+        ]
 
     def rest(self, rows: int) -> Span:
         """Keep the first `rows` rows; the others are the span that is returned."""

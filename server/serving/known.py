@@ -6,7 +6,7 @@ One combination for all rows of a batch that the same members have answered. Pur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function
@@ -67,19 +67,17 @@ def _joined(spans: Sequence[Span]) -> Answer:
         return spans[0].answer()
     rows = sum(span.rows for span in spans)
     if (members := _of_one_batch_each(spans)) is not None:
-        return Answer(0, members, list(_errors(spans)))
+        return Answer(0, members, _renumbered(spans, [span.row_errors() for span in spans]))
     answers = [span.answer() for span in spans]
     first = answers[0].members
     members = [MemberAnswer(told.model, [each.empty(rows) for each in told.columns]) for told in first]
-    errors: list[RowError] = []
     at = 0
     for span, answer in zip(spans, answers, strict=True):
         for whole, told in zip(members, answer.members, strict=True):
             for column, part in zip(whole.columns, told.columns, strict=True):
                 column.put(at, part, 0, span.rows)
-        errors += (RowError(at + error.index, error.code, error.message) for error in answer.errors)
         at += span.rows
-    return Answer(0, members, errors)
+    return Answer(0, members, _renumbered(spans, [answer.errors for answer in answers]))
 
 
 def _of_one_batch_each(spans: Sequence[Span]) -> list[MemberAnswer] | None:
@@ -103,9 +101,11 @@ def _of_one_batch_each(spans: Sequence[Span]) -> list[MemberAnswer] | None:
     return members
 
 
-def _errors(spans: Sequence[Span]) -> Iterator[RowError]:
+def _renumbered(spans: Sequence[Span], errors: Sequence[Sequence[RowError]]) -> list[RowError]:
+    """The errors of each span as those of all, whose rows follow one another."""
+    found: list[RowError] = []
     at = 0
-    for span in spans:
-        for row, error in sorted(span.errors.items()):
-            yield RowError(at + row - span.offset, error.code, error.message)
+    for span, own in zip(spans, errors, strict=True):
+        found += (RowError(at + error.index, error.code, error.message) for error in own)
         at += span.rows
+    return found

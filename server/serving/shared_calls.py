@@ -67,9 +67,7 @@ class SharedCall(PendingReply):
 
     def end_rows(self, places: Sequence[int], outcome: Reply | BaseException, sent_s: float) -> None:
         """Rows that wait get this; where it is a reply, its rows are theirs."""
-        for place in places:
-            self._over[place] = 1
-        self.missing -= len(places)
+        self._are_over(places)
         self._put(RowsOver(places, outcome, sent_s))
         if not self.missing:
             self.outcome = outcome
@@ -119,8 +117,7 @@ class SharedCall(PendingReply):
     def _answer(self, places: range, first: int, answers: FunctionAnswer) -> None:
         """Rows that wait are answered, from number `first` of the answers."""
         count, sent_s = len(places), self._sent_s(places.start)
-        self._over[places.start : places.stop] = b"\1" * count
-        self.missing -= count
+        self._are_over(places)
         last = self._untold[-1] if self._untold else None
         if isinstance(last, _Answered) and last.answers is answers and last.sent_s == sent_s:
             last.places += places
@@ -130,6 +127,11 @@ class SharedCall(PendingReply):
             self._put(_Answered(list(places), rows, answers, sent_s))
         if not self.missing:
             self.outcome = reply_of(self.call.function, count, first, answers)
+
+    def _are_over(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._over[place] = 1
+        self.missing -= len(places)
 
     def _told(self, one: _Answered) -> RowsOver:
         return RowsOver(one.places, reply_of_rows(self.call.function, one.rows, one.answers), one.sent_s)
