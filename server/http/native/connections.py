@@ -43,6 +43,7 @@ from server.http.native._front import (
     Front,
 )
 from server.http.native.busyness import Busyness
+from server.http.native.gate import Gate
 from server.http.native.handed import HandedConnection, HandedTransport
 from server.http.request_head import Head
 
@@ -220,7 +221,8 @@ class NativeConnections(Connections):
         self._rest: asyncio.TimerHandle | None = None
         self._brings_many = False  # the last turn
         self._busyness = Busyness(time.monotonic(), time.thread_time())
-        self._loop.add_reader(self._front.fileno(), self._readable)
+        self._gate = Gate(self._front.fileno())
+        self._loop.add_reader(self._gate.fileno(), self._readable)
         self.open.add(self)
         self.look_soon()
 
@@ -323,13 +325,13 @@ class NativeConnections(Connections):
         if rest_s < _LEAST_REST_S:
             self._turn(now_s)
             return
-        self._loop.remove_reader(self._front.fileno())
+        self._gate.shut()
         self._rest = self._loop.call_later(rest_s, self._read_again, now_s)
 
     def _read_again(self, since_s: float) -> None:
         """Since then whatever is read now may have waited: its deadline counts from there."""
         self._rest = None
-        self._loop.add_reader(self._front.fileno(), self._readable)
+        self._gate.open()
         self._turn(since_s)
 
     def _turn(self, now_s: float) -> None:
@@ -550,7 +552,8 @@ class NativeConnections(Connections):
     def _end_if_empty(self) -> None:
         if self in self.open and not self._front.counts()["connections"]:
             self.open.discard(self)
-            self._loop.remove_reader(self._front.fileno())
+            self._loop.remove_reader(self._gate.fileno())
             if self._rest is not None:
                 self._rest.cancel()
+            self._gate.close()
             self._front.close()
