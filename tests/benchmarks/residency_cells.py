@@ -11,7 +11,7 @@ Load is what the rows that come would take in batches of 4, as a share of what a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
@@ -56,7 +56,10 @@ _IN_TIME = MostInTime()
 
 @dataclass(frozen=True)
 class Contender:
-    """A placement policy and how it is run. fits: every device holds everything."""
+    """A placement policy and how it is run. fits: every device holds everything.
+
+    It goes to another process by its name: compiled, a rule of the scheduler's cannot be sent.
+    """
 
     name: str
     placement: str
@@ -64,6 +67,9 @@ class Contender:
     fits: bool = False
     arbitration: Arbitration = _IN_TIME
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Callable[[str], Contender], tuple[str]]:
+        return _named, (self.name,)
 
 
 OURS = "value"
@@ -89,6 +95,11 @@ ABLATIONS = tuple(
         ("aborts", "aborts"),
     )
 )
+_BY_NAME = {one.name: one for one in (*CONTENDERS, *ABLATIONS)}
+
+
+def _named(name: str) -> Contender:
+    return _BY_NAME[name]
 
 
 @dataclass(frozen=True)

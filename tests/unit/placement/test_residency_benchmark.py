@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 
 from tests.benchmarks import residency_rafiqi as rafiqi
-from tests.benchmarks.residency_cells import BOUND, CONTENDERS, OURS, drawn_cell, run
+from tests.benchmarks.residency_cells import ABLATIONS, BOUND, CONTENDERS, OURS, drawn_cell, run
 from tests.benchmarks.residency_online import online_bounds
 
 _ONE_RUN = 1 / rafiqi.LATENCY(1)
@@ -36,6 +37,11 @@ def test_every_contender_gets_the_same_rows() -> None:
     assert len({outcome["offered"] for outcome in outcomes}) == 1
     for outcome in outcomes:
         assert sum(outcome["lost"]) == round(outcome["offered"] * (1 - outcome["goodput"]))
+
+
+def test_a_contender_reaches_the_process_that_runs_it() -> None:
+    for one in (*CONTENDERS, *ABLATIONS):
+        assert pickle.loads(pickle.dumps(one)) is one
 
 
 def test_the_optimum_of_one_client_in_sequence_is_half_of_what_runs_without_swaps() -> None:
