@@ -14,7 +14,7 @@ __all__ = ["make_room"]
 
 log = logging.getLogger("ml_udf.server")
 
-_OWN = 512  # the registry, workers, logs, models
+_OWN = 1024  # the registry, workers, logs, models; clients that were turned away and are not closed yet
 
 
 def make_room(connections: int) -> int:

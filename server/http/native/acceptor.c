@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 enum {
-    DROPPED_BYTES = 256 << 10, /* of a client that is turned away, at the most */
+    DROPPED_BYTES = 256 << 10, /* of a client that is turned away, at the most, twice */
 };
+
+#define LINGER_S 2.0
 
 bool accept_client(int listening, Client *client)
 {
@@ -39,15 +41,45 @@ bool accept_client(int listening, Client *client)
     return true;
 }
 
-void turn_away(const Client *client, const char *reply, size_t size)
+static void drop_input(int fd)
 {
-    /* A socket that is closed on unread bytes is reset, and the client may lose what it has not read yet. */
     ssize_t dropped;
     size_t all = 0;
     do {
-        dropped = recv(client->fd, NULL, DROPPED_BYTES, MSG_TRUNC); /* of TCP: nothing is copied */
+        dropped = recv(fd, NULL, DROPPED_BYTES, MSG_TRUNC); /* of TCP: nothing is copied */
         all += dropped > 0 ? (size_t)dropped : 0;
     } while ((dropped > 0 && all < DROPPED_BYTES) || (dropped < 0 && errno == EINTR));
+}
+
+static void close_first(Leaving *leaving)
+{
+    int fd = leaving->clients[leaving->first].fd;
+    leaving->first = (leaving->first + 1) % MOST_LEAVING;
+    leaving->count--;
+    drop_input(fd);
+    close(fd);
+}
+
+void turn_away(Leaving *leaving, const Client *client, const char *reply, size_t size, double now_s)
+{
+    if (leaving->count == MOST_LEAVING)
+        close_first(leaving);
+    drop_input(client->fd);
     send(client->fd, reply, size, MSG_NOSIGNAL);
-    close(client->fd);
+    shutdown(client->fd, SHUT_WR);
+    unsigned place = (leaving->first + leaving->count++) % MOST_LEAVING;
+    leaving->clients[place].fd = client->fd;
+    leaving->clients[place].since_s = now_s;
+}
+
+void see_off(Leaving *leaving, double now_s)
+{
+    while (leaving->count > 0 && now_s - leaving->clients[leaving->first].since_s >= LINGER_S)
+        close_first(leaving);
+}
+
+void see_all_off(Leaving *leaving)
+{
+    while (leaving->count > 0)
+        close_first(leaving);
 }

@@ -90,6 +90,7 @@ typedef struct {
     uint64_t most_held_bytes, held_bytes, held_elsewhere; /* of bodies that are not whole */
     uint64_t ordinary_bytes;
     Times times;
+    Leaving leaving;
     uint64_t open, requests, handed;
 } Front;
 
@@ -786,7 +787,7 @@ static PyObject *front_accept(Front *front, PyObject *arguments)
             }
             came++;
             if (front->open >= limit)
-                turn_away(&client, reply.buf, (size_t)reply.len);
+                turn_away(&front->leaving, &client, reply.buf, (size_t)reply.len, now_s());
             else if (add(front, &client) == NULL) {
                 why = errno;
                 close(client.fd);
@@ -1177,6 +1178,7 @@ static PyObject *front_look(Front *front, PyObject *argument)
     double now = PyFloat_AsDouble(argument);
     if ((now == -1.0 && PyErr_Occurred()) || !enter(front))
         return NULL;
+    see_off(&front->leaving, now_s());
     PyObject *told = PyList_New(0);
     for (uint32_t slot = 0; told != NULL && slot < front->slot_count; slot++) {
         Connection *c = front->slots[slot];
@@ -1216,6 +1218,7 @@ static void let_go(Front *front)
         forget(&front->known[i]);
         forget_shape(&front->shapes[i]);
     }
+    see_all_off(&front->leaving);
     if (front->epoll >= 0)
         close(front->epoll);
     if (front->wake >= 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 import time
@@ -392,6 +393,53 @@ def test_there_are_only_so_many_connections() -> None:
             writer.close()
 
     run(test, connections=3)
+
+
+@pytest.mark.security
+def test_who_is_one_too_many_reads_why_also_where_its_request_is_still_on_the_way() -> None:
+    async def test(application: Application, connections: Any, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: connections.counts()["connections"] == 3)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.05)  # by now the server has turned it away
+        for part in request("/v2/models/m/infer", b"x" * 500_000), b"", b"y" * 500_000:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(said.partition(b"\r\n\r\n")[2])["error"] == TOO_MANY
+        for _, one in (*held, (reader, writer)):
+            one.close()
+
+    run(test, connections=3)
+
+
+@pytest.mark.security
+def test_sockets_of_those_turned_away_are_closed_after_a_while_and_with_the_front() -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def test(application: Application, connections: Any, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: connections.counts()["connections"] == 3)
+        before = open_files()
+        for _ in range(300):
+            assert (await raw(port, b"")).startswith(b"HTTP/1.1 503 ")
+        await until(lambda: open_files() - before == 256)  # the others were closed to make room
+        connections.look(time.monotonic())
+        assert open_files() - before == 256
+        await asyncio.sleep(2.1)
+        connections.look(time.monotonic())
+        await until(lambda: open_files() == before)
+        for _ in range(5):
+            assert (await raw(port, b"")).startswith(b"HTTP/1.1 503 ")
+        for _, writer in held:
+            writer.close()
+
+    before = open_files()
+    run(test, connections=3)
+    assert open_files() <= before
 
 
 def test_many_that_come_at_once_are_all_answered_or_turned_away() -> None:
