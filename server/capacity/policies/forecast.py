@@ -544,8 +544,11 @@ class _Round:
         leaves_s: dict[tuple[str, str], float] = {}
         for place, replaced in seen.retiring.items():
             variant, _, worker = place.rpartition("@")
+            new = copies.get((variant, worker))
+            if new is None:
+                continue  # decided in this very round: nothing leaves before it loads
             for old_variant, old_worker in replaced:
-                leaves_s[old_variant, old_worker] = max(0.0, copies[variant, worker].ready_s - now_s)
+                leaves_s[old_variant, old_worker] = max(0.0, new.ready_s - now_s)
         return tuple(
             self._serving(
                 self._fleet.variants[copy.variant],
