@@ -117,7 +117,7 @@ class Services:
         return {**self.residency.resident(), **self.remote.resident()}
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.state.services
     return services
 
@@ -125,7 +125,7 @@ def _services(request: Request) -> Services:
 ServicesOf = Annotated[Services, Depends(_services)]
 
 
-def _view(request: Request, services: ServicesOf) -> View:
+async def _view(request: Request, services: ServicesOf) -> View:
     caller: Caller = request.scope["ml_udf.caller"]
     return services.views.of(caller)
 
@@ -133,7 +133,7 @@ def _view(request: Request, services: ServicesOf) -> View:
 ViewOf = Annotated[View, Depends(_view)]
 
 
-def _seen(view: ViewOf, services: ServicesOf) -> SeenCatalog:
+async def _seen(view: ViewOf, services: ServicesOf) -> SeenCatalog:
     return services.seen_by(view)
 
 

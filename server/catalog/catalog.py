@@ -71,7 +71,7 @@ class Catalog:
 
     def functions(self) -> list[list[Function]]:
         """The deployed functions, by name, each with its served versions."""
-        return [served for _, served in sorted(self._served.items()) if not served[-1].bare]
+        return [list(served) for _, served in sorted(self._served.items()) if not served[-1].bare]
 
     def models(self) -> list[ModelVersion]:
         """Every model version, by name and version."""

@@ -14,7 +14,7 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 
 
-def _dashboard(request: Request) -> Dashboard:
+async def _dashboard(request: Request) -> Dashboard:
     dashboard: Dashboard = request.state.dashboard
     return dashboard
 
@@ -23,7 +23,7 @@ DashboardOf = Annotated[Dashboard, Depends(_dashboard)]
 
 
 @router.get("/assets/{digest}/{name}")
-def send_asset(dashboard: DashboardOf, digest: str, name: str) -> Response:
+async def send_asset(dashboard: DashboardOf, digest: str, name: str) -> Response:
     """One file; under a digest of another version there is nothing, so that nobody keeps it as that."""
     asset = dashboard.assets.get(name) if digest == dashboard.assets.digest else None
     if asset is None:
@@ -32,7 +32,7 @@ def send_asset(dashboard: DashboardOf, digest: str, name: str) -> Response:
 
 
 @router.get("/favicon.ico")
-def send_icon(dashboard: DashboardOf) -> Response:
+async def send_icon(dashboard: DashboardOf) -> Response:
     """Browsers ask for it by themselves."""
     icon = dashboard.assets.get("icon.svg")
     assert icon is not None

@@ -26,8 +26,13 @@ __all__ = ["router"]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
+
 # Nobody is logged in yet who could show where the form came from; the door asks the browser.
-UncheckedPage = Annotated[Page, Depends(page_of)]
+async def _unchecked(request: Request) -> Page:
+    return page_of(request)
+
+
+UncheckedPage = Annotated[Page, Depends(_unchecked)]
 
 _WRONG = "this is no token of this server, or it was revoked or has expired"
 _OLD = "this link was followed before, or is older than ten minutes: `ml-udf login` makes another one"

@@ -1,8 +1,8 @@
 """The server's counts, and their Prometheus form.
 
-Counting is `stats.FunctionStats`; `Metrics` keeps one per served version, `Exposition` renders them when
-scraped, so that a request pays for additions alone. Knows neither queue nor workers: it is handed readings of
-both.
+Counting is `stats.FunctionStats`; `Metrics` keeps one per served version, `Exposition` looks at them when
+scraped and `Scrape` writes what it saw, so that a request pays for additions alone. Knows neither queue nor
+workers: it is handed readings of both.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -28,7 +29,7 @@ from server.observability.stats import FunctionStats, Histogram
 from server.supervision import Supervisor
 from server.workers.pool import WorkerStatus
 
-__all__ = ["CONTENT_TYPE", "Exposition", "Metrics"]
+__all__ = ["CONTENT_TYPE", "Exposition", "Metrics", "Scrape"]
 
 _OF_NOTHING = ("ml_udf_worker_up", "ml_udf_worker_restarts")  # what has no function, and tells of none
 _GIVEN_UP = "given up"
@@ -73,12 +74,12 @@ class Metrics:
             self.shadow_rows.pop(function.name, None)
 
     def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:
-        """(function, version) → its counts, of every version that was asked."""
-        return self._stats.items()
+        """(function, version) → its counts, of every version that was asked. In any thread."""
+        return list(self._stats.items())
 
 
-class Exposition(Collector):
-    """The counts, the queues, the workers and the background tasks in the Prometheus text format.
+class Exposition:
+    """What `/metrics` tells of: the counts, the queues, the workers and the background tasks.
 
     `queue_depth()`: (function, version) → rows and bytes that wait. `selections()`: the same → how its
     members are selected now. `held()`: worker → models that it holds, their bytes, and bytes in host memory.
@@ -107,22 +108,55 @@ class Exposition(Collector):
         self._workers = workers
         self._supervisor = supervisor
         self._occupancy: Callable[[], tuple[int, int]] | None = None
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
     def watch(self, occupancy: Callable[[], tuple[int, int]]) -> None:
         """Tell of the connections too, from now on: how many there are, and what they hold of bodies."""
         self._occupancy = occupancy
 
-    def render(self, sees: Callable[[str], bool] | None = None) -> bytes:
+    def look(self) -> Scrape:
+        """How things stand now; on the event loop, whose they are."""
+        return Scrape(
+            self._metrics,
+            self._queue_depth(),
+            tuple(self._workers()),
+            self._selections(),
+            self._held(),
+            self._drift(),
+            dict(self._capacity_actions()),
+            self._leads(),
+            dict(self._supervisor.running),
+            dict(self._supervisor.failures),
+            self._occupancy and self._occupancy(),
+        )
+
+
+@dataclass(frozen=True)
+class Scrape(Collector):
+    """What one answer of `/metrics` tells; written in any thread.
+
+    Of many functions it takes longer than the event loop has. What is counted goes on meanwhile: numbers of
+    one answer may be some rows apart.
+    """
+
+    metrics: Metrics
+    queue_depth: Mapping[tuple[str, int], tuple[int, int]]
+    workers: Sequence[WorkerStatus]
+    selections: Mapping[tuple[str, int], Selection]
+    held: Mapping[str, tuple[int, int, int]]
+    drift: Sequence[tuple[str, int, str, float]]
+    capacity_actions: Mapping[tuple[str, str], int]
+    leads: bool
+    running: Mapping[str, int]
+    failures: Mapping[str, int]
+    occupancy: tuple[int, int] | None
+
+    def text(self, sees: Callable[[str], bool] | None = None) -> bytes:
         """The Prometheus text format.
 
         sees: which functions are told of, and then nothing that was counted over all of them together, which
         would tell of the others; None = everything.
         """
-        if sees is None:
-            return generate_latest(self._registry)
-        return generate_latest(_Seen(self, sees))
+        return generate_latest(self if sees is None else _Seen(self, sees))
 
     def collect(self) -> Iterable[Metric]:
         """See `Collector`."""
@@ -141,14 +175,14 @@ class Exposition(Collector):
             "Population stability index of what is asked and answered, against the training rows",
             labels=("function", "version", "what"),
         )
-        for function, version, what, index in self._drift():
+        for function, version, what, index in self.drift:
             family.add_metric([function, str(version), what], index)
         yield family
 
     def _of_connections(self) -> Iterable[Metric]:
-        if self._occupancy is None:
+        if self.occupancy is None:
             return
-        connected, held_bytes = self._occupancy()
+        connected, held_bytes = self.occupancy
         yield GaugeMetricFamily("ml_udf_connections", "Clients that are connected", connected)
         yield GaugeMetricFamily(
             "ml_udf_held_body_bytes", "Bytes of request bodies that are not whole yet", held_bytes
@@ -192,7 +226,7 @@ class Exposition(Collector):
         ]
         for name, text, read in counters:
             family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
-            for (function, version), stats in self._metrics.items():
+            for (function, version), stats in self.metrics.items():
                 family.add_metric((function, str(version)), read(stats))
             yield family
         kept: list[tuple[str, str, Callable[[FunctionStats], float]]] = [
@@ -201,23 +235,23 @@ class Exposition(Collector):
         ]
         for name, text, read in kept:
             gauge = GaugeMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
-            for (function, version), stats in self._metrics.items():
+            for (function, version), stats in self.metrics.items():
                 gauge.add_metric((function, str(version)), read(stats))
             yield gauge
         requests = CounterMetricFamily(
             "ml_udf_requests", "Requests by outcome", labels=("function", "version", "code")
         )
-        for (function, version), stats in self._metrics.items():
+        for (function, version), stats in self.metrics.items():
             requests.add_metric((function, str(version), "ok"), stats.success.count)
-            for code, count in stats.errors.items():
+            for code, count in list(stats.errors.items()):
                 requests.add_metric((function, str(version), code), count)
-        for code, count in self._metrics.unresolved.items():
+        for code, count in list(self.metrics.unresolved.items()):
             requests.add_metric(("", "", code), count)
         yield requests
         feedback = CounterMetricFamily(
             "ml_udf_feedback_rows", "Labelled rows by outcome", labels=("function", "outcome")
         )
-        for key, count in self._metrics.feedback.items():
+        for key, count in list(self.metrics.feedback.items()):
             feedback.add_metric(key, count)
         yield feedback
         shadow = CounterMetricFamily(
@@ -225,7 +259,7 @@ class Exposition(Collector):
             "Rows that all members were asked beside their plan, to see whether they agree",
             labels=("function",),
         )
-        for name, count in self._metrics.shadow_rows.items():
+        for name, count in list(self.metrics.shadow_rows.items()):
             shadow.add_metric((name,), count)
         yield shadow
         refits = CounterMetricFamily(
@@ -233,7 +267,7 @@ class Exposition(Collector):
             "Times that members were found to err other than expected, by the fit that answers since",
             labels=("function", "fit"),
         )
-        for key, count in self._metrics.refits.items():
+        for key, count in list(self.metrics.refits.items()):
             refits.add_metric(key, count)
         yield refits
         histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
@@ -243,7 +277,7 @@ class Exposition(Collector):
         ]
         for name, text, histogram_of in histograms:
             histograms_family = HistogramMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
-            for (function, version), stats in self._metrics.items():
+            for (function, version), stats in self.metrics.items():
                 histogram = histogram_of(stats)
                 histograms_family.add_metric(
                     (function, str(version)), _buckets(histogram), sum_value=histogram.total
@@ -269,10 +303,9 @@ class Exposition(Collector):
                 lambda s: s.device_seconds_a_row,
             ),
         ]
-        selections = self._selections()
         for name, text, read in gauges:
             family = GaugeMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
-            for (function, version), selection in selections.items():
+            for (function, version), selection in self.selections.items():
                 value = read(selection)
                 if value is not None:
                     family.add_metric((function, str(version)), value)
@@ -281,7 +314,7 @@ class Exposition(Collector):
     def _of_queues(self) -> Iterable[Metric]:
         rows = GaugeMetricFamily("ml_udf_queue_rows", "Rows waiting", labels=("function", "version"))
         nbytes = GaugeMetricFamily("ml_udf_queue_bytes", "Bytes waiting", labels=("function", "version"))
-        for (function, version), (waiting, size) in self._queue_depth().items():
+        for (function, version), (waiting, size) in self.queue_depth.items():
             rows.add_metric((function, str(version)), waiting)
             nbytes.add_metric((function, str(version)), size)
         yield rows
@@ -291,7 +324,7 @@ class Exposition(Collector):
         up = GaugeMetricFamily("ml_udf_worker_up", "Whether the worker answers", labels=("worker",))
         restarts = CounterMetricFamily("ml_udf_worker_restarts", "Times started again", labels=("worker",))
         by_state = dict.fromkeys(_WORKER_STATES, 0)
-        for state in self._workers():
+        for state in self.workers:
             by_state[state.state] += 1
             if state.state != _GIVEN_UP:  # there is no such worker any more
                 up.add_metric((state.name,), state.state in ("up", "leaving"))
@@ -307,11 +340,11 @@ class Exposition(Collector):
             "Changes of capacity, by outcome",
             labels=("action", "outcome"),
         )
-        for key, count in self._capacity_actions().items():
+        for key, count in self.capacity_actions.items():
             actions.add_metric(key, count)
         yield actions
         yield GaugeMetricFamily(
-            "ml_udf_leads", "1 on the server that does what one server of a registry does", int(self._leads())
+            "ml_udf_leads", "1 on the server that does what one server of a registry does", int(self.leads)
         )
 
     def _of_models(self) -> Iterable[Metric]:
@@ -323,24 +356,24 @@ class Exposition(Collector):
         families = [
             GaugeMetricFamily(f"ml_udf_resident_{name}", text, labels=("worker",)) for name, text in gauges
         ]
-        for worker, values in self._held().items():
+        for worker, values in self.held.items():
             for family, value in zip(families, values, strict=True):
                 family.add_metric((worker,), value)
         yield from families
-        moves = self._metrics.moves
+        moves = self.metrics.moves
         reasons = (
             ("loads", "Models loaded, by reason", moves.loads),
             ("evictions", "Models evicted, by reason", moves.evictions),
         )
         for name, text, counts in reasons:
             counted = CounterMetricFamily(f"ml_udf_{name}", text, labels=("reason",))
-            for reason, count in counts.items():
+            for reason, count in list(counts.items()):
                 counted.add_metric((reason,), count)
             yield counted
         unfinished = CounterMetricFamily(
             "ml_udf_unfinished_moves", "Loads and evictions that came to nothing", labels=("kind", "outcome")
         )
-        for key, count in moves.unfinished.items():
+        for key, count in list(moves.unfinished.items()):
             unfinished.add_metric(key, count)
         yield unfinished
         found = CounterMetricFamily(
@@ -348,14 +381,14 @@ class Exposition(Collector):
             "Models that a worker held other than believed",
             labels=("kind",),
         )
-        for kind, count in moves.differences.items():
+        for kind, count in list(moves.differences.items()):
             found.add_metric((kind,), count)
         yield found
         busy = CounterMetricFamily(
             "ml_udf_link_busy_seconds", "Time in which models moved to or from a worker", labels=("worker",)
         )
         now_s = time.monotonic()
-        for worker, link in moves.links.items():
+        for worker, link in list(moves.links.items()):
             busy.add_metric((worker,), link.busy_s(now_s))
         yield busy
         rate = GaugeMetricFamily(
@@ -363,7 +396,7 @@ class Exposition(Collector):
             "Bytes a second of a worker's loads of late, of models new to its node",
             labels=("worker",),
         )
-        for worker, link in moves.links.items():
+        for worker, link in list(moves.links.items()):
             if link.bytes_per_s is not None:
                 rate.add_metric((worker,), link.bytes_per_s)
         yield rate
@@ -373,27 +406,27 @@ class Exposition(Collector):
 
     def _of_tasks(self) -> Iterable[Metric]:
         running = GaugeMetricFamily("ml_udf_tasks", "Background tasks running", labels=("task",))
-        for kind, count in self._supervisor.running.items():
+        for kind, count in self.running.items():
             running.add_metric((kind,), count)
         failures = CounterMetricFamily(
             "ml_udf_task_failures", "Background tasks that failed, and were begun again", labels=("task",)
         )
-        for kind, count in self._supervisor.failures.items():
+        for kind, count in self.failures.items():
             failures.add_metric((kind,), count)
         yield running
         yield failures
 
 
 class _Seen(Collector):
-    """The exposition as somebody sees it who does not see everything."""
+    """A scrape as somebody sees it who does not see everything."""
 
-    def __init__(self, exposition: Exposition, sees: Callable[[str], bool]) -> None:
-        self._exposition = exposition
+    def __init__(self, scrape: Scrape, sees: Callable[[str], bool]) -> None:
+        self._scrape = scrape
         self._sees = sees
 
     def collect(self) -> Iterable[Metric]:
         """See `Collector`."""
-        for family in self._exposition.collect():
+        for family in self._scrape.collect():
             samples = [sample for sample in family.samples if self._is_seen(family.name, sample.labels)]
             if samples or not family.samples:
                 family.samples = samples

@@ -11,8 +11,8 @@ from server.access.caller import Caller
 __all__ = ["CallerOf", "caller_of", "tell"]
 
 
-def caller_of(request: Request) -> Caller:
-    """The caller of a request."""
+async def caller_of(request: Request) -> Caller:
+    """The dependency of routes that ask for it."""
     caller: Caller = request.scope["ml_udf.caller"]
     return caller
 

@@ -18,7 +18,7 @@ router = APIRouter(tags=["workers"])
 
 
 @router.get("/v1/capacity")
-def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
+async def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
     """How many workers there may be, what is under way, and the last actions, the newest first."""
     workforce = services.workforce
     change = workforce.change
@@ -39,7 +39,7 @@ def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
 
 
 @router.get("/v1/capacity/decisions")
-def decisions(services: ServicesOf) -> Response:
+async def decisions(services: ServicesOf) -> Response:
     """What the policy saw and answered, oldest first: `[{fleet, actions, begun}]`, to be replayed."""
     autoscaler = services.autoscaler
     return json_reply(

@@ -22,7 +22,7 @@ router = APIRouter(tags=["functions"])
 
 
 @router.get("/v1/deployments")
-def list_deployments(services: ServicesOf, seen: SeenOf) -> Response:
+async def list_deployments(services: ServicesOf, seen: SeenOf) -> Response:
     """Every served version of every function, with counts since the server started."""
     told = []
     for served in seen.functions():
@@ -39,7 +39,7 @@ def list_deployments(services: ServicesOf, seen: SeenOf) -> Response:
 
 
 @router.get("/v1/decisions")
-def list_decisions(services: ServicesOf, seen: SeenOf, function: str = "") -> Response:
+async def list_decisions(services: ServicesOf, seen: SeenOf, function: str = "") -> Response:
     """What was decided last for each goal of each function by wish. function: of that alone."""
     if function:
         seen.check_function(function)

@@ -17,6 +17,7 @@ from server.errors import BadOption, UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.classes import asks_for_classes, told_classes
+from server.routes.lists import list_reply, told_each
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.serving.proxies import RowsFor
 
@@ -26,15 +27,19 @@ router = APIRouter(prefix="/v1/functions", tags=["functions"])
 
 
 @router.get("")
-def list_functions(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
+async def list_functions(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
     """Every deployed function in its current version."""
     listed = asks_for_classes(request)
-    told = [_described(services, view, each, with_classes=listed) for each in seen.functions()]
-    return json_reply({"functions": told})
+    told = await told_each(
+        seen.functions(), lambda served: _described(services, view, served, with_classes=listed)
+    )
+    return await list_reply({"functions": told})
 
 
 @router.get("/{name}")
-def show_function(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request) -> Response:
+async def show_function(
+    services: ServicesOf, view: ViewOf, seen: SeenOf, name: str, request: Request
+) -> Response:
     """One function; a bare model's name is answered too."""
     served = seen.versions(name)
     listed = asks_for_classes(request, by_default=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Response
 
 from server.compiled.finder import chosen_core
@@ -15,19 +17,19 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/v2/health/live")
-def live() -> Response:
+async def live() -> Response:
     """The process answers."""
     return Response()
 
 
 @router.get("/v2/health/ready")
-def ready(services: ServicesOf) -> Response:
+async def ready(services: ServicesOf) -> Response:
     """Rows would be answered now."""
     return Response(status_code=200 if services.ready() else 503)
 
 
 @router.get("/v1/front")
-def front(services: ServicesOf) -> Response:
+async def front(services: ServicesOf) -> Response:
     """What reads the connections, keeps answers, and decides: in Python or not, each with its reason.
 
     `answer_store`: null where no answers are kept.
@@ -46,7 +48,10 @@ def front(services: ServicesOf) -> Response:
 
 
 @router.get("/metrics")
-def metrics(services: ServicesOf, seen: SeenOf) -> Response:
+async def metrics(services: ServicesOf, seen: SeenOf) -> Response:
     """Prometheus text format: of what the caller sees, and of the whole where that is everything."""
-    shown = services.exposition.render(None if seen.is_whole() else seen.sees)
+    sees = None
+    if not seen.is_whole():
+        sees = {name for (name, _), _ in services.metrics.items() if seen.sees(name)}.__contains__
+    shown = await asyncio.to_thread(services.exposition.look().text, sees)
     return Response(shown, headers={"Content-Type": CONTENT_TYPE})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
 from server.routes.callers import tell
 from server.routes.classes import asks_for_classes, told_classes
+from server.routes.lists import list_reply, told_each
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 
 __all__ = ["router"]
@@ -43,15 +45,19 @@ async def register(services: ServicesOf, view: ViewOf, request: Request) -> Resp
     else:
         model = await services.publisher.register_directory(await _directory(request), view)
     tell(request, model.key)
-    return json_reply(_described(services, view, model, with_classes=asks_for_classes(request)))
+    told = _described(services, view, model, services.resident(), with_classes=asks_for_classes(request))
+    return json_reply(told)
 
 
 @router.get("/v1/models")
-def list_models(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
+async def list_models(services: ServicesOf, view: ViewOf, seen: SeenOf, request: Request) -> Response:
     """Every registered model version."""
     listed = asks_for_classes(request)
-    told = [_described(services, view, each, with_classes=listed) for each in seen.models()]
-    return json_reply({"models": told})
+    places = services.resident()
+    told = await told_each(
+        seen.models(), lambda model: _described(services, view, model, places, with_classes=listed)
+    )
+    return await list_reply({"models": told})
 
 
 @router.put("/v1/models/{name}/visibility")
@@ -98,9 +104,14 @@ async def _directory(request: Request) -> Path:
 
 
 def _described(
-    services: Services, view: View, model: ModelVersion, *, with_classes: bool = False
+    services: Services,
+    view: View,
+    model: ModelVersion,
+    places: Mapping[str, Sequence[str]],
+    *,
+    with_classes: bool = False,
 ) -> dict[str, Any]:
-    places = services.resident()
+    """places: worker → keys of the models that it holds"""
     return {
         "name": model.name,
         **view.shown("model", model.name),

@@ -22,21 +22,21 @@ router = APIRouter(prefix="/v2", tags=["open inference protocol"])
 
 @router.get("")
 @router.get("/", include_in_schema=False)
-def server_metadata() -> Response:
+async def server_metadata() -> Response:
     """The server's name, version and extensions."""
     return json_reply({"name": "ml_udf", "version": VERSION, "extensions": EXTENSIONS})
 
 
 # Before "/models/{name}": `stats` there would be a model's name.
 @router.get("/models/stats")
-def all_statistics(services: ServicesOf, seen: SeenOf) -> Response:
+async def all_statistics(services: ServicesOf, seen: SeenOf) -> Response:
     """The counts of everything that is served."""
     return json_reply(statistics_of((f, services.metrics.of(f)) for f in seen))
 
 
 @router.get("/models/{name}/ready")
 @router.get("/models/{name}/versions/{version}/ready")
-def model_ready(services: ServicesOf, seen: SeenOf, name: str, version: str | None = None) -> Response:
+async def model_ready(services: ServicesOf, seen: SeenOf, name: str, version: str | None = None) -> Response:
     """Whether rows for it would be answered without loading it first."""
     function = seen.resolve(name, version)
     ready = not services.dispatcher.is_draining and services.is_resident(function)
@@ -45,7 +45,7 @@ def model_ready(services: ServicesOf, seen: SeenOf, name: str, version: str | No
 
 @router.get("/models/{name}")
 @router.get("/models/{name}/versions/{version}")
-def model_metadata(seen: SeenOf, name: str, version: str | None = None) -> Response:
+async def model_metadata(seen: SeenOf, name: str, version: str | None = None) -> Response:
     """Inputs, outputs, versions, classes."""
     function = seen.resolve(name, version)
     hidden = seen.hidden_members(function)
@@ -55,14 +55,16 @@ def model_metadata(seen: SeenOf, name: str, version: str | None = None) -> Respo
 
 @router.get("/models/{name}/config")
 @router.get("/models/{name}/versions/{version}/config")
-def model_config(seen: SeenOf, name: str, version: str | None = None) -> Response:
+async def model_config(seen: SeenOf, name: str, version: str | None = None) -> Response:
     """Triton's configuration of it."""
     return json_reply(config_of(seen.resolve(name, version)))
 
 
 @router.get("/models/{name}/stats")
 @router.get("/models/{name}/versions/{version}/stats")
-def model_statistics(services: ServicesOf, seen: SeenOf, name: str, version: str | None = None) -> Response:
+async def model_statistics(
+    services: ServicesOf, seen: SeenOf, name: str, version: str | None = None
+) -> Response:
     """Its counts, by version."""
     if version is None:
         seen.resolve(name)
@@ -106,7 +108,7 @@ async def unload(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str) ->
 @router.api_route("/trace/{rest:path}", methods=["GET", "POST"], include_in_schema=False)
 @router.api_route("/models/{_name}/trace/setting", methods=["GET", "POST"], include_in_schema=False)
 @router.api_route("/logging", methods=["GET", "POST"], include_in_schema=False)
-def not_here(request: Request) -> Response:
+async def not_here(request: Request) -> Response:
     """Triton's shared memory, trace and log settings."""
     raise Unsupported(f"{request.url.path} is not part of this server; GET /v2 lists its extensions")
 

@@ -19,7 +19,7 @@ router = APIRouter(tags=["models"])
 
 
 @router.get("/v1/residency")
-def residency(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
+async def residency(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response:
     """Every live worker with its link, every model on a device or in a host's memory, the last moves."""
 
     places = seen_places(services.residency.places(), view.sees_key)

@@ -21,7 +21,7 @@ _REASON_CHARACTERS = 200
 
 
 @router.get("/v1/workers")
-def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
+async def list_workers(services: ServicesOf, seen: SeenOf) -> Response:
     """Every worker, what it runs on and what it holds."""
     whole = seen.is_whole()
     keys = {model.key for model in seen.models()}

@@ -97,7 +97,8 @@ def test_the_gauges_are_of_what_is_known_and_of_each_version_alone() -> None:
         ("plan", 2): Selection("value", 1, 4, 50.0, 0.9, 0.002),
         ("alone", 1): Selection("all", device_seconds_a_row=0.004),
     }
-    told = Exposition(Metrics(), dict, list, Supervisor(lambda _: None), lambda: selections).render().decode()
+    exposition = Exposition(Metrics(), dict, list, Supervisor(lambda _: None), lambda: selections)
+    told = exposition.look().text().decode()
     lines = [line for line in told.splitlines() if not line.startswith("#")]
     assert 'ml_udf_gear{function="plan",version="2"} 1.0' in lines
     assert 'ml_udf_price_per_device_second{function="plan",version="2"} 50.0' in lines
