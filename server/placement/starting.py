@@ -64,8 +64,11 @@ class Session:
         return max(alone_s, min(rows / rows_per_s, self.goal_s - alone_s))
 
     def batch_rows(self, rows_per_s: float, cycle_s: float) -> int:
-        """That gather in a cycle."""
-        return max(1, math.ceil(min(self.max_batch, rows_per_s * cycle_s - 1e-9)))
+        """That gather in a cycle, and no more than end within the goal after it, where that can be met."""
+        gathered = max(1, math.ceil(min(self.max_batch, rows_per_s * cycle_s - 1e-9)))
+        if cycle_s + self.latency_s(gathered) <= self.goal_s or 2 * self.latency_s(1) > self.goal_s:
+            return gathered
+        return self._largest(lambda rows: cycle_s + self.latency_s(rows))
 
     def busy(self, rows_per_s: float, cycle_s: float) -> float:
         """Share of a device's time that it takes."""
