@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from server.capacity.policy import action_to_json
 from server.capacity.timeline import Done
 from server.http.replies import json_reply
+from server.routes.lists import list_reply, told_each
 from server.services import SeenOf, ServicesOf, ViewOf
 
 __all__ = ["router"]
@@ -42,19 +43,15 @@ async def capacity(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Response
 async def decisions(services: ServicesOf) -> Response:
     """What the policy saw and answered, oldest first: `[{fleet, actions, begun}]`, to be replayed."""
     autoscaler = services.autoscaler
-    return json_reply(
-        {
-            "policy": autoscaler and autoscaler.policy,
-            "decisions": [
-                {
-                    "fleet": one.fleet.to_json(),
-                    "actions": [action_to_json(action) for action in one.actions],
-                    "begun": one.is_done,
-                }
-                for one in (() if autoscaler is None else autoscaler.decided)
-            ],
-        }
+    decided = await told_each(
+        () if autoscaler is None else autoscaler.decided,
+        lambda one: {
+            "fleet": one.fleet.to_json(),
+            "actions": [action_to_json(action) for action in one.actions],
+            "begun": one.is_done,
+        },
     )
+    return await list_reply({"policy": autoscaler and autoscaler.policy, "decisions": decided})
 
 
 def _told(done: Done, *, is_whole: bool) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Response
 
 from server.access.masking import masked, masked_text
 from server.catalog.functions import Function
-from server.http.replies import json_reply
 from server.observability.stats import FunctionStats
+from server.routes.lists import list_reply
 from server.services import SeenOf, ServicesOf
 from server.serving.wishes import Decided
 
@@ -35,7 +35,7 @@ async def list_deployments(services: ServicesOf, seen: SeenOf) -> Response:
                     "models": [masked_text(member.name, hidden) for member in function.members],
                 }
             )
-    return json_reply({"deployments": told})
+    return await list_reply({"deployments": told})
 
 
 @router.get("/v1/decisions")
@@ -48,7 +48,7 @@ async def list_decisions(services: ServicesOf, seen: SeenOf, function: str = "")
         if function in ("", served[-1].name):
             hidden = seen.hidden_members(served[-1])
             told += [masked(_decision(one), hidden) for one in services.wishes.decided(served[-1])]
-    return json_reply({"decisions": told})
+    return await list_reply({"decisions": told})
 
 
 def _decision(one: Decided) -> dict[str, Any]:

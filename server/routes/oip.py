@@ -12,6 +12,7 @@ from server.errors import Unsupported
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.description import EXTENSIONS, config_of, metadata_of, statistics_of
+from server.routes.lists import list_reply
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.version import VERSION
 
@@ -31,7 +32,7 @@ async def server_metadata() -> Response:
 @router.get("/models/stats")
 async def all_statistics(services: ServicesOf, seen: SeenOf) -> Response:
     """The counts of everything that is served."""
-    return json_reply(statistics_of((f, services.metrics.of(f)) for f in seen))
+    return await list_reply(statistics_of((f, services.metrics.of(f)) for f in seen))
 
 
 @router.get("/models/{name}/ready")

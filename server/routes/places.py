@@ -8,9 +8,9 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from server.http.replies import json_reply
 from server.observability.moves import Move, seen_moves
 from server.placement.places import Place, seen_places
+from server.routes.lists import list_reply
 from server.services import SeenOf, Services, ServicesOf, ViewOf
 
 __all__ = ["router"]
@@ -30,7 +30,7 @@ async def residency(services: ServicesOf, view: ViewOf, seen: SeenOf) -> Respons
             continue
         hits += stats.resident_rows
         misses += stats.absent_rows
-    return json_reply(
+    return await list_reply(
         {
             "workers": [_worker(place) for place in places],
             "residency": [
