@@ -80,7 +80,7 @@ def main() -> None:
     journal = Journal("schedule-ensembles", sys.modules[__name__], packages=("ensemble", "scheduling"))
     left = {key: job for job in jobs if (key := _key(*job)) not in journal.known}
     with ProcessPoolExecutor(flags.jobs, initializer=os.nice, initargs=(10,)) as pool:
-        list(pool.map(_answers, SPLITS))
+        list(pool.map(_learn, SPLITS))
         found = pool.map(_one, left.values(), chunksize=flags.seeds)
         told = ((key, astuple(each)) for key, each in zip(left, found, strict=True))
         for done, _ in enumerate(journal.keep(told), len(jobs) - len(left) + 1):
@@ -157,6 +157,11 @@ def _function(
 @cache
 def _answers(split: int) -> FittedSplit:
     return fitted(split_of("digits", split))
+
+
+def _learn(split: int) -> None:
+    """What its members answer is on the disk from now on. Compiled, it could not be sent back."""
+    _answers(split)
 
 
 @cache
