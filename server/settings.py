@@ -192,7 +192,7 @@ class Settings:
 
     max_body_bytes: int = _setting(64 * MiB, "largest request body, before and after decompression")
     max_reply_bytes: int = _setting(64 * MiB, "most bytes of scores in one reply; then 413")
-    max_connections: int = _setting(16_384, "most connections at a time; then 503")
+    max_connections: int = _setting(8192, "most connections at a time; then 503")
     max_held_bytes: int = _setting(
         1024 * MiB, "most bytes of bodies that are being received, on all connections together; then 503"
     )

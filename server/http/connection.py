@@ -60,7 +60,7 @@ class ConnectionLimits:
     slow_s: after so long, a body must come, and a reply be read, at `least_bytes_per_s`
     """
 
-    connections: int = 16_384
+    connections: int = 8192
     held_bytes: int = 1 << 30
     head_s: float = 10.0
     idle_s: float = 75.0
