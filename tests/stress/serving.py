@@ -39,6 +39,7 @@ _CALLERS: Mapping[str, int] = {
     "malformed": 2,
 }
 _WARM_S, _CALM_S = 3.0, 8.0
+_WARM_SHARE = 0.2  # of the time: as many callers as then, so that whatever grows with them has
 _TASKS = ("worker", "watch workers", "store notes", "train")
 
 
@@ -49,7 +50,7 @@ def stressed(seconds: float, plan: Plan, seed: int) -> Outcome:
         inference_server(Path(folder) / "home", flags=[ANEW, *_FLAGS]) as server,
     ):
         _deploy(server, Path(folder) / "made")
-        asyncio.run(_ask(server, dict.fromkeys(_CALLERS, 1), _WARM_S, f"{seed} warm"))
+        asyncio.run(_ask(server, _CALLERS, max(_WARM_S, _WARM_SHARE * seconds), f"{seed} warm"))
         asyncio.run(_start_reader(server))
         before = Held.by(server)
         callers, faults = asyncio.run(_storm(server, seconds, plan, seed))
