@@ -126,7 +126,7 @@ class Autoscaler:
 
     @property
     def decided(self) -> Sequence[Decided]:
-        """The last decisions, oldest first; a copy, as threads read it while others are made."""
+        """The last decisions, oldest first; a copy, as others are made while they are told."""
         return tuple(self._decided)
 
     def start(self) -> None:

@@ -27,8 +27,8 @@ __all__ = ["router"]
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-# Nobody is logged in yet who could show where the form came from; the door asks the browser.
 async def _unchecked(request: Request) -> Page:
+    """Nobody is logged in yet who could show where the form came from; the door asks the browser."""
     return page_of(request)
 
 

@@ -1178,7 +1178,7 @@ static PyObject *front_look(Front *front, PyObject *argument)
     double now = PyFloat_AsDouble(argument);
     if ((now == -1.0 && PyErr_Occurred()) || !enter(front))
         return NULL;
-    see_off(&front->leaving, now_s());
+    see_off(&front->leaving, now);
     PyObject *told = PyList_New(0);
     for (uint32_t slot = 0; told != NULL && slot < front->slot_count; slot++) {
         Connection *c = front->slots[slot];

@@ -42,7 +42,7 @@ def test_the_soft_limit_is_raised_and_the_kernels_table_is_large_enough_at_once(
 def test_a_limit_that_is_higher_stays() -> None:
     (said, limit, table, left_open), _ = room(2900, 3000, 1000)
     assert (said, limit, left_open) == (2900, 2900, 0)
-    assert 2024 <= table <= 4096
+    assert 2024 <= table <= 2048
 
 
 def test_a_hard_limit_that_is_too_low_is_said_and_used_up() -> None:
