@@ -1,5 +1,7 @@
 """Encoded image → pixels of a model's input size. Knows Pillow; knows no files and no models.
 
+Most JPEGs are decoded by `turbo_jpeg`, the others and PNGs by Pillow, which also resizes all of them.
+
 A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4, 1/8 that still covers the target (Pillow's
 `draft`): the inverse DCT and everything after it then run on a fraction of the pixels. Where a model says how
 it wants its pictures resized, it must cover the target fourfold.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import numpy as np
@@ -22,10 +25,12 @@ from PIL.JpegImagePlugin import JpegImageFile
 from gpu_worker.errors import RowFault
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.image_file import ImageFile, look_over
+from gpu_worker.pipeline.turbo_jpeg import NotDecoded, TurboJpeg, opened
 
 __all__ = ["Pixels", "decode_image", "decode_picture", "decode_whole", "upright_size"]
 
 Pixels = NDArray[np.uint8]
+_Opened = PillowFile | TurboJpeg
 _Made = TypeVar("_Made")
 
 _MOST_S: Final = 10.0  # of this thread's time for one image: twenty times what the largest picture takes
@@ -69,19 +74,22 @@ def decode_picture(data: bytes, frame: Frame, *, max_pixels: int) -> Pixels:
 def decode_whole(data: bytes, *, max_pixels: int) -> Image.Image:
     """The image in all its pixels, upright, in RGB, transparency over white. Raises as `decode_picture`."""
 
-    def whole(image: Image.Image, turn: int) -> Image.Image:
+    def whole(image: _Opened, turn: int) -> Image.Image:
         found = _opaque(_eight_bit(image))
         return found.transpose(_UPRIGHT[turn]) if turn in _UPRIGHT else found
 
     return _decoded(data, max_pixels, whole)
 
 
-def _decoded(data: bytes, max_pixels: int, made: Callable[[PillowFile, int], _Made]) -> _Made:
+def _decoded(data: bytes, max_pixels: int, made: Callable[[_Opened, int], _Made]) -> _Made:
     """What is made of the opened picture, with its Exif orientation. Raises `RowFault`."""
     if not data:
         raise RowFault("input_undecodable", "the image is empty (0 bytes)")
     try:
         file = look_over(data)
+        if (jpeg := opened(file, max_pixels)) is not None:
+            with suppress(NotDecoded):  # Pillow says why, or decodes it all the same
+                return made(jpeg, file.orientation)
         # A picture of one scan takes a time that its pixels bound; and every read would be a call in Python.
         timed = file.scans > 1
         with _open(file, _TimedBytes(file.data) if timed else io.BytesIO(file.data)) as image:
@@ -112,8 +120,11 @@ def upright_size(data: bytes) -> tuple[int, int]:
     """
     try:
         file = look_over(data)
-        with _open(file, io.BytesIO(file.data)) as image:
-            width, height = image.size
+        if file.frame is not None:
+            height, width, _ = file.frame
+        else:
+            with _open(file, io.BytesIO(file.data)) as image:
+                width, height = image.size
     except Exception:  # as above
         return 0, 0
     return (width, height) if file.orientation in _TURNS_SIDEWAYS else (height, width)
@@ -150,7 +161,7 @@ def _too_many_pixels(has: str, max_pixels: int) -> RowFault:
     return RowFault("input_too_large", f"the image has {has} pixels; the limit is {max_pixels} in all")
 
 
-def _fit(image: Image.Image, turn: int, frame: Frame, max_pixels: int) -> Pixels:
+def _fit(image: _Opened, turn: int, frame: Frame, max_pixels: int) -> Pixels:
     sideways = turn in _TURNS_SIDEWAYS
     columns, rows = reversed(image.size) if sideways else image.size
     upright = frame.scaled(columns, rows)
@@ -158,12 +169,18 @@ def _fit(image: Image.Image, turn: int, frame: Frame, max_pixels: int) -> Pixels
     if upright[0] * upright[1] > max(max_pixels, frame.width * frame.height):
         raise _too_many_pixels(f"{columns}×{rows} and, resized, {upright[0]}×{upright[1]}", max_pixels)
     size = (upright[1], upright[0]) if sideways else upright
-    if frame.is_plain:
-        image.draft("RGB", size)
+    # Halving is not the interpolation that was asked for: what it leaves must still be shrunk by that.
+    times = 1 if frame.is_plain else _LEAST_SHRINKING
+    covered = times * size[0], times * size[1]
+    if isinstance(image, TurboJpeg):
+        image.draft(covered)
+        pixels = image.pixels()
+        if frame.is_plain and pixels.shape[1::-1] == size and turn not in _UPRIGHT:
+            return pixels
+        small = Image.fromarray(pixels)
     else:
-        # Halving is not the interpolation that was asked for: what it leaves must still be shrunk by that.
-        image.draft("RGB", (_LEAST_SHRINKING * size[0], _LEAST_SHRINKING * size[1]))
-    small = _eight_bit(image)
+        image.draft("RGB", covered)
+        small = _eight_bit(image)
     if small.size != size:
         how = _RESAMPLING[frame.interpolation]
         small = small.resize(size, how, reducing_gap=2.0 if frame.is_plain else None)
@@ -188,8 +205,10 @@ def _in_order(image: Image.Image, frame: Frame) -> Pixels:
     return np.ascontiguousarray(pixels[:, :, ::-1]) if frame.channels == "bgr" else pixels
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
+def _eight_bit(image: _Opened) -> Image.Image:
     """The image in a mode of 8-bit channels that can be resampled: RGB, RGBA, L, LA or CMYK."""
+    if isinstance(image, TurboJpeg):
+        return Image.fromarray(image.pixels())
     if image.mode in ("RGBA", "LA"):
         image.load()
         return image

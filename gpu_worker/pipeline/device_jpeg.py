@@ -30,8 +30,6 @@ __all__ = ["JpegDecoder", "Offered", "checked", "decoded_by", "decoder_on", "off
 
 _log = logging.getLogger(__name__)
 
-_FRAMES: Final = (0xC0, 0xC1)  # Huffman-coded and sequential
-_ALONE: Final = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
 _MOST_DIFFERENCE: Final = 4.0  # of a channel of 0 to 255, in the mean, on the picture that is tried
 _SIDE: Final = 64
 _MOST_TOGETHER_BYTES: Final = 64 << 20  # of pixels; four times that as numbers
@@ -59,12 +57,9 @@ def offered(data: bytes, max_pixels: int) -> Offered | None:
         file = look_over(data)
     except RowFault:
         return None
-    if not file.is_jpeg or file.scans != 1:
+    if file.frame is None or file.scans != 1:
         return None
-    frame = _frame(file.data)
-    if frame is None:
-        return None
-    height, width, components = frame
+    height, width, components = file.frame
     fits = 0 < height * width <= max_pixels and components in (1, 3)
     return Offered(file.data, file.orientation) if fits else None
 
@@ -172,29 +167,6 @@ def _resized(pictures: Tensor, height: int, width: int) -> Tensor:
         pictures.float(), (height, width), mode="bilinear", align_corners=False, antialias=True
     )
     return small.round().clamp(0, 255).to(pictures.dtype)
-
-
-def _frame(data: bytes) -> tuple[int, int, int] | None:
-    """height, width, components of a sequential JPEG whose segments were looked over."""
-    at = 2
-    try:
-        while True:
-            if data[at] != 0xFF:
-                return None
-            code = data[at + 1]
-            if code == 0xFF:
-                at += 1
-            elif code in _ALONE:
-                at += 2
-            elif code in _FRAMES:
-                height, width = int.from_bytes(data[at + 5 : at + 7]), int.from_bytes(data[at + 7 : at + 9])
-                return height, width, data[at + 9]
-            elif code == 0xDA or (0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC)):
-                return None
-            else:
-                at += 2 + int.from_bytes(data[at + 2 : at + 4])
-    except IndexError:
-        return None
 
 
 def _picture() -> bytes:

@@ -37,6 +37,7 @@ _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 _DROPPED: Final = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # APP1 to APP13, APP15, COM
 _FRAMES: Final = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}  # how the pixels are coded
 _SEQUENTIAL: Final = (0xC0, 0xC1)  # Huffman-coded, baseline and extended
+_BITS: Final = 8  # of a sample
 _WITHOUT_LENGTH: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 _NO_SEGMENT: Final = frozenset((0x00, 0xFF, _EOI)) | _WITHOUT_LENGTH
 _EXIF_MARK: Final = b"Exif\0\0"
@@ -51,12 +52,14 @@ class ImageFile:
     """data: the file without what decoding does not need; a JPEG's, or else a PNG's.
 
     orientation: Exif's, 1 where it says nothing. scans: 1 where it does not matter how many there are.
+    frame: height, width and components of a sequential JPEG of 8 bits, by its header; None of any other.
     """
 
     data: bytes
     is_jpeg: bool
     orientation: int = 1
     scans: int = 1
+    frame: tuple[int, int, int] | None = None
 
     def check_scans(self, pixels: int, max_pixels: int) -> None:
         """Raises `RowFault` (input_too_large) if decoding takes too many scans for a picture of its size."""
@@ -80,6 +83,7 @@ def look_over(data: bytes) -> ImageFile:
 def _jpeg(data: bytes) -> ImageFile:
     kept = []  # runs of segments, up to the last one that was dropped
     run = components = 0
+    frame: tuple[int, int, int] | None = None
     orientation = 1
     size = len(data)
     at = len(_JPEG_START)
@@ -91,9 +95,9 @@ def _jpeg(data: bytes) -> ImageFile:
             if code == _SOS:
                 scans = 1 if components and data[at + 4] == components else _scans(data, at)
                 if not run:
-                    return ImageFile(data, True, orientation, scans)
+                    return ImageFile(data, True, orientation, scans, frame)
                 kept.append(data[run:])
-                return ImageFile(b"".join(kept), True, orientation, scans)
+                return ImageFile(b"".join(kept), True, orientation, scans, frame)
             length = data[at + 2] << 8 | data[at + 3]
             end = at + 2 + length
             if length < 2 or end > size:
@@ -106,6 +110,9 @@ def _jpeg(data: bytes) -> ImageFile:
                 run = end
             elif code in _FRAMES:
                 components = data[at + 9] if code in _SEQUENTIAL else 0
+                frame = None
+                if components and data[at + 4] == _BITS:
+                    frame = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8], components
             at = end
     except IndexError:
         raise _damaged("it ends before its first scan") from None

@@ -1,7 +1,7 @@
 """The decode stage: rows as they came → what networks take.
 
 Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough for large photos
-(`decoding_width` says for which not). Work that is spread over several is handed out in slices of several
+(`decoding_queue` says for which not). Work that is spread over several is handed out in slices of several
 rows, since handing over costs about as much as reading a file.
 Knows forms, files and pixels; knows no models.
 """
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
-from gpu_worker.pipeline.decoding_width import DecodingWidth
+from gpu_worker.pipeline.decoding_queue import DecodingQueue
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.encoding import encoded
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
@@ -156,8 +157,7 @@ class Intake:
         self.media = MediaRoots(settings.media_roots)
         self.max_pixels = settings.max_pixels
         self._max_input_bytes = settings.max_input_bytes
-        self._threads = threads
-        self._width = DecodingWidth(threads.count)
+        self._queue = DecodingQueue(threads)
         self._slice = threading.local()  # decoding: of the slice that the thread decodes beside others
         self._buffers = Buffers(pinned=pinned)
         self._jpegs = jpegs
@@ -198,22 +198,20 @@ class Intake:
         count = len(piece.rows)
         row = self._reader(piece, form, frames, media or self.media)
         if self._jpegs is None:
-            step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count)))
+            step = min(_SLICE_ROWS, max(1, -(-count // self._queue.width)))
         else:
             step = _SLICE_ROWS_ON_DEVICE
         slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
         piece.expect(len(slices))
 
         def decode_slice(rows: range) -> None:
-            with self._width:
-                spent = self._slice.decoding = _Spent()
-                is_last = self._decode_slice(piece, rows, row, unwanted)
-                self._width.took(spent.worked_s, spent.took_s)
+            spent = self._slice.decoding = _Spent()
+            is_last = self._decode_slice(piece, rows, row, unwanted)
+            self._queue.took(spent.worked_s, spent.took_s)
             if is_last:
                 then()
 
-        for rows in slices:
-            self._threads.put(decode_slice, rows)
+        self._queue.put(partial(decode_slice, rows) for rows in slices)
 
     def _decode_slice(self, piece: Piece, rows: range, row: ReadRow, unwanted: Unwanted) -> bool:
         """Whether it was the last slice of its piece."""

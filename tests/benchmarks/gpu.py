@@ -41,7 +41,8 @@ WAYS = {
     "auto, graphs": {"precision": "auto", "cuda_graphs": True},
 }
 PARTS = ("batches", "beside", "scans")
-SCAN_ROWS = 16_384
+SCAN_ROWS = 8_192
+MOST_TIMED_ROWS = 1_280  # of batches of one size: small ones are timed 20 times, the largest 5
 IN_FLIGHT = 4
 OTHERS = ("resnet", "xception", "inception")  # that are loaded beside the one that serves
 SWAPS = 30
@@ -66,7 +67,7 @@ class Found:
 
 
 def measure(
-    engine: Engine, found: Found, model: str, sizes: Sequence[int], scan_rows: int, times: int
+    engine: Engine, found: Found, model: str, sizes: Sequence[int], scan_rows: int, most_times: int
 ) -> None:
     """Fill in the figures."""
     report = engine.load("m", model)
@@ -77,6 +78,7 @@ def measure(
     for rows in sizes:
         batch = [pictures[number % len(pictures)] for number in range(rows)]
         taken: list[tuple[float, float, float]] = []
+        times = min(most_times, max(5, MOST_TIMED_ROWS // rows))
         for _ in range(3 + times):
             began_s = time.perf_counter()
             answer = engine.infer(["m"], "image", batch)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline import intake as intake_module
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_picture
+from gpu_worker.pipeline.decoding_queue import DecodingQueue
 from gpu_worker.pipeline.intake import Decoding, Intake, Piece
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.settings import Settings
@@ -176,7 +178,11 @@ def test_rows_are_spread_evenly_over_the_threads_in_slices_of_eight_at_most(
     rows: int, slices: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, seen = Threads(3, "test"), list[int]()
-    monkeypatch.setattr(threads, "put", lambda _, part: seen.append(len(part)))
+
+    def put(_: DecodingQueue, tasks: Iterable[partial[None]]) -> None:
+        seen.extend(len(task.args[0]) for task in tasks)
+
+    monkeypatch.setattr(DecodingQueue, "put", put)
     Intake(Settings(), threads, pinned=False).decode(
         Piece(0, [b""] * rows), "image", FRAMES, lambda: False, lambda: None
     )
