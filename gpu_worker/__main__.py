@@ -55,6 +55,12 @@ def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
     add("--max-pixels", type=int, default=_DEFAULTS.max_pixels, help="pixels of one image")
     add("--max-input-bytes", type=int, default=_DEFAULTS.max_input_bytes, help="bytes of one row")
     add(
+        "--sharing",
+        type=int,
+        default=_DEFAULTS.sharing,
+        help="workers that have the device's memory together, this one too (default %(default)s)",
+    )
+    add(
         "--resident-bytes",
         type=int,
         default=_DEFAULTS.resident_bytes,
@@ -128,6 +134,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
             threads=flags.threads,
             max_pixels=flags.max_pixels,
             max_input_bytes=flags.max_input_bytes,
+            sharing=max(1, flags.sharing),
             resident_bytes=flags.resident_bytes,
             resident_models=flags.resident_models,
             host_bytes=flags.host_bytes,

@@ -60,12 +60,13 @@ class Device:
         return self.name if self.is_cuda else "cpu"
 
 
-def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> Device:
+def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0, sharing: int = 1) -> Device:
     """The device that `wanted` ("auto", "cpu", "cuda:N", "sim:…") names.
 
     Raises `BadRequest` when it is not there, or is no device.
 
-    `threads` and `resident_bytes` override, when positive, what the machine suggests.
+    `threads` and `resident_bytes` override, when positive, what the machine suggests. sharing: workers that
+    have its memory together; a simulated device is each one's own.
     """
     if wanted == REMOTE:
         return Device(REMOTE, "other servers", _NO_BOUND_BYTES, _REMOTE_THREADS)
@@ -78,16 +79,19 @@ def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> De
     if name.startswith("sim:"):
         return _simulated(name, threads, resident_bytes)
     if name == "cpu":
-        description, capacity_bytes = _processor_name(), int(_SHARE_OF_MEMORY * _memory_bytes())
+        description, capacity_bytes = _processor_name(), int(_SHARE_OF_MEMORY * _memory_bytes()) // sharing
     else:
-        name, description, capacity_bytes = _cuda(name)
+        name, description, capacity_bytes = _cuda(name, sharing)
     return Device(name, description, resident_bytes or capacity_bytes, threads)
 
 
-def free_for_models(free_bytes: int, total_bytes: int) -> int:
-    """What models may fill of a CUDA device of which so much is free, others having the rest."""
+def free_for_models(free_bytes: int, total_bytes: int, sharing: int = 1) -> int:
+    """What models of one worker of `sharing` may fill of a CUDA device; what is not free, others have.
+
+    A worker that starts late finds less free, as the others hold their models already.
+    """
     reserve_bytes = max(_RESERVE_LEAST_BYTES, int(_RESERVE * total_bytes))
-    return max(0, free_bytes - reserve_bytes)
+    return max(0, min(free_bytes - reserve_bytes, (total_bytes - reserve_bytes) // sharing))
 
 
 def _simulated(name: str, threads: int, resident_bytes: int) -> Device:
@@ -121,7 +125,7 @@ def _first_device() -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
-def _cuda(name: str) -> tuple[str, str, int]:
+def _cuda(name: str, sharing: int) -> tuple[str, str, int]:
     import torch
 
     if not torch.cuda.is_available():
@@ -131,7 +135,7 @@ def _cuda(name: str) -> tuple[str, str, int]:
         raise BadRequest(f"the device {name!r} was asked for, of {torch.cuda.device_count()} CUDA devices")
     # Asked, and not assumed: the context of this process has its part by now, and so have others.
     free_bytes, total_bytes = torch.cuda.mem_get_info(index)
-    capacity_bytes = free_for_models(free_bytes, total_bytes)
+    capacity_bytes = free_for_models(free_bytes, total_bytes, sharing)
     if not capacity_bytes:
         raise BadRequest(
             f"the device cuda:{index} has {free_bytes} bytes free of {total_bytes}: too few for any model; "

@@ -94,7 +94,12 @@ class Engine:
         self.settings = settings
         self._imported = imported
         self.device = replace(
-            find_device(settings.device, threads=settings.threads, resident_bytes=settings.resident_bytes),
+            find_device(
+                settings.device,
+                threads=settings.threads,
+                resident_bytes=settings.resident_bytes,
+                sharing=settings.sharing,
+            ),
             precision=settings.precision,
             graphs=settings.cuda_graphs,
         )

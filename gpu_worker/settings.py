@@ -19,6 +19,7 @@ class Settings:
     media_roots: folders below which paths are read; none = every path is refused.
     threads: CPU cores to use; 0 = those that the process may run on.
     max_pixels, max_input_bytes: limits of one image, by its header, and of one row.
+    sharing: workers that have the device's memory together: each fills its part of it.
     resident_bytes, resident_models: bounds of what is loaded at once; 0 bytes = by the device's memory,
         0 models = as many as the bytes allow.
     host_bytes: most of the host's memory that holds models, for a device with memory of its own; 0 = a
@@ -42,6 +43,7 @@ class Settings:
     threads: int = 0
     max_pixels: int = 64_000_000
     max_input_bytes: int = 32 * _MIB
+    sharing: int = 1
     resident_bytes: int = 0
     resident_models: int = 16
     host_bytes: int = 0

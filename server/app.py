@@ -898,7 +898,10 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
     threads = settings.threads or max(1, _usable_cores() // settings.workers.most)
     host_bytes = settings.host_bytes or _host_bytes() // settings.workers.most
     prepared = settings.home / "prepared" if settings.keep_prepared else None
-    return [sys.executable, *_worker_arguments(settings, index, str(fd), threads, host_bytes, prepared)]
+    arguments = _worker_arguments(settings, index, str(fd), threads, host_bytes, prepared)
+    devices = device_names(settings.device)  # of each worker, when there are as many as may be
+    sharing = devices.count(devices[index % len(devices)])
+    return [sys.executable, *arguments, f"--sharing={sharing}"]
 
 
 def _command_on(settings: Settings, index: int, node: Node) -> Sequence[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(".build/serving")
 
 # What runs the model, the same for all.
-_RUNTIME = ("torch==2.13.0", "pillow==13.0.0", "safetensors>=0.5", "numpy")
+_RUNTIME = ("torch==2.13.0", "pillow==13.0.0", "simplejpeg==1.9.0", "safetensors>=0.5", "numpy")
 _PATIENCE_S = 900.0
 
 

@@ -53,3 +53,14 @@ def test_models_fill_what_is_free_of_a_gpu_less_a_reserve() -> None:
     assert free_for_models(20 * gib, 80 * gib) == 12 * gib, "others have the rest"
     assert free_for_models(4 * gib, 4 * gib) == 4 * gib - (512 << 20)
     assert free_for_models(gib, 80 * gib) == 0
+
+
+def test_workers_on_one_device_divide_its_memory_whoever_starts_first() -> None:
+    gib = 1 << 30
+    assert free_for_models(80 * gib, 80 * gib, sharing=4) == 18 * gib
+    assert free_for_models(26 * gib, 80 * gib, sharing=4) == 18 * gib, "the others hold their models already"
+    assert free_for_models(20 * gib, 80 * gib, sharing=4) == 12 * gib, "and who else there is, more than that"
+    alone, both = (find_device("cpu", sharing=workers).capacity_bytes for workers in (1, 2))
+    assert both == alone // 2
+    assert find_device("cpu", resident_bytes=12345, sharing=2).capacity_bytes == 12345
+    assert find_device("sim:3MiB,1", sharing=2).capacity_bytes == 3 << 20, "each has its own"
