@@ -66,6 +66,7 @@ from server.http.listener import Running
 from server.http.native.choice import choose_front
 from server.http.replies import map_errors
 from server.lease import Lease, seen_now
+from server.machine import memory_bytes
 from server.observability.history import History, server_id
 from server.observability.metrics import Exposition, Metrics
 from server.observability.readings import Reading, reading_of
@@ -157,6 +158,14 @@ from server.training.trainers import Trainers
 from server.training.variants.measuring import Measuring
 from server.training.variants.orders import VariantOrders
 from server.version import VERSION
+from server.workers.command_lines import (
+    command_on,
+    local_command,
+    media_roots,
+    remote_command,
+    sees_home,
+    sees_media,
+)
 from server.workers.devices import count_cuda_devices, worker_devices
 from server.workers.driver_link import ClusterError
 from server.workers.file_rows import FileRows
@@ -469,7 +478,7 @@ async def _running(
         )
         remote_pool = LocalPool(
             1,
-            functools.partial(_remote_command, settings),
+            functools.partial(remote_command, settings),
             _timing(settings),
             supervisor.tasks(),
             environment,
@@ -747,7 +756,7 @@ def _answer_cache(
 ) -> CachedCalls | None:
     nbytes = settings.answer_cache_bytes
     if nbytes < 0:
-        nbytes = min(_MOST_CACHE_BYTES, _memory_bytes() // 32)
+        nbytes = min(_MOST_CACHE_BYTES, memory_bytes() // 32)
     if not nbytes:
         return None
     stamps = FileStamps([str(Path(root).expanduser().absolute()) for root in settings.media_root])
@@ -850,7 +859,7 @@ def _pool(
     if settings.pool == "local":
         return LocalPool(
             settings.workers.least,
-            functools.partial(_worker_command, settings),
+            functools.partial(local_command, settings),
             _timing(settings),
             supervisor.tasks(),
             environment,
@@ -859,7 +868,7 @@ def _pool(
     timing = ray_timing(settings.worker_start_s)
     return RayPool(
         settings.workers.least,
-        functools.partial(_command_on, settings),
+        functools.partial(command_on, settings),
         functools.partial(driver_command, settings.ray_address),
         device_names(settings.device),
         timing if settings.worker_hang_s else replace(timing, silent_s=0.0),
@@ -867,10 +876,10 @@ def _pool(
         cluster_environment,
         [name.strip() for name in settings.worker_env.split(",") if name.strip()],
         files=NodeFiles(
-            functools.partial(_sees_home, settings),
-            functools.partial(_sees_media, settings),
-            FileRows(_media_roots(settings), settings.max_input_bytes),
-            PictureFiles(_media_roots(settings), settings.max_input_bytes),
+            functools.partial(sees_home, settings),
+            functools.partial(sees_media, settings),
+            FileRows(media_roots(settings), settings.max_input_bytes),
+            PictureFiles(media_roots(settings), settings.max_input_bytes),
         ),
         ports=port_range(settings.node_ports),
         link_tasks=supervisor.tasks(),
@@ -891,110 +900,3 @@ def _cluster_nodes(settings: Settings, environment: Mapping[str, str] | None) ->
     open_nodes = sorted(node.name for node in nodes if not is_loopback(node.address))
     log.info("cluster nodes=%d beyond_loopback=%s", len(nodes), open_nodes)
     return nodes
-
-
-def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
-    """The command line of worker number `index`, whose socket is `fd`."""
-    threads = settings.threads or max(1, _usable_cores() // settings.workers.most)
-    host_bytes = settings.host_bytes or _host_bytes() // settings.workers.most
-    prepared = settings.home / "prepared" if settings.keep_prepared else None
-    arguments = _worker_arguments(settings, index, str(fd), threads, host_bytes, prepared)
-    devices = device_names(settings.device)  # of each worker, when there are as many as may be
-    sharing = devices.count(devices[index % len(devices)])
-    return [sys.executable, *arguments, f"--sharing={sharing}"]
-
-
-def _command_on(settings: Settings, index: int, node: Node) -> Sequence[str]:
-    """The same after the interpreter, on a node; "{fd}" stands for the socket.
-
-    What is this machine's stays here: its cores, its memory, and the folder of prepared weights.
-    """
-    here = settings.home / "prepared" if settings.keep_prepared and node.is_here else None
-    share = max(1, settings.workers.most) if node.is_here else 1
-    threads = settings.threads or max(1, node.cores // share)
-    sees_home, sees_media = _sees_home(settings, node), _sees_media(settings, node)
-    roots = settings if sees_media else replace(settings, media_root=())
-    arguments = _worker_arguments(roots, index, "{fd}", threads, settings.host_bytes, here)
-    if sees_home and sees_media:
-        return arguments
-    folder = settings.node_folder.replace("{node}", node.name.replace("/", "_"))
-    return [
-        *arguments,
-        *([] if sees_home else [f"--fetched={folder}"]),
-        *([] if sees_media else [f"--fetched-pictures={folder}"]),
-        f"--fetched-bytes={settings.node_bytes}",
-    ]
-
-
-def _sees_home(settings: Settings, node: Node) -> bool:
-    """Whether a node reads models itself, and the files of training."""
-    return node.is_here or _is_shared(settings, settings.home)
-
-
-def _sees_media(settings: Settings, node: Node) -> bool:
-    """Whether it reads the files itself that rows name."""
-    return node.is_here or all(_is_shared(settings, Path(root)) for root in _media_roots(settings))
-
-
-def _is_shared(settings: Settings, folder: Path) -> bool:
-    shared = (each.expanduser().absolute() for each in settings.shared_folder)
-    return any(folder.is_relative_to(each) for each in shared)
-
-
-def _media_roots(settings: Settings) -> Sequence[str]:
-    return [str(Path(root).expanduser().absolute()) for root in settings.media_root]
-
-
-def _worker_arguments(
-    settings: Settings, index: int, fd: str, threads: int, host_bytes: int, prepared: Path | None
-) -> Sequence[str]:
-    devices = device_names(settings.device)
-    return [
-        "-m",
-        "gpu_worker",
-        f"--fd={fd}",
-        f"--device={devices[index % len(devices)]}",
-        *(f"--media-root={root}" for root in _media_roots(settings)),
-        f"--threads={threads}",
-        f"--max-pixels={settings.max_pixels}",
-        f"--max-input-bytes={settings.max_input_bytes}",
-        f"--resident-bytes={settings.resident_bytes}",
-        f"--resident-models={settings.resident_models}",
-        f"--host-bytes={host_bytes}",
-        *([f"--prepared={prepared}"] if prepared is not None else []),
-        f"--precision={settings.precision}",
-        *([] if settings.cuda_graphs else ["--no-cuda-graphs"]),
-        *(["--jpeg-on-device"] if settings.jpeg_on_device else []),
-        f"--memory-bytes={settings.worker_memory_bytes}",
-        *(["--allow-import"] if settings.allow_import else []),
-    ]
-
-
-def _remote_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
-    """The command line of the worker that asks other servers. Keys are in files, which it reads itself."""
-    return [
-        sys.executable,
-        "-m",
-        "gpu_worker",
-        f"--fd={fd}",
-        f"--device={REMOTE}",
-        *(f"--media-root={root}" for root in _media_roots(settings)),
-        f"--max-pixels={settings.max_pixels}",
-        f"--max-input-bytes={settings.max_input_bytes}",
-        "--resident-models=0",
-        *(f"--allow-remote={url}" for url in settings.allow_remote),
-        *(["--allow-remote-plain"] if settings.allow_remote_plain else []),
-    ]
-
-
-def _host_bytes() -> int:
-    """What models that are on no device may have of this machine's memory, all workers together."""
-    return _memory_bytes() // 4
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
