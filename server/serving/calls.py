@@ -163,7 +163,7 @@ class PendingReply(UnderWay[Reply]):
     missing: int = 0
     first_sent_s: float = math.inf  # when its first rows left the queue
     batches: set[int] = field(default_factory=set)  # in flight
-    refusals: int = 0  # of its rows, by workers
+    refusals: bytearray | None = None  # by row, how often workers refused it; None: never any
     timers: tuple[asyncio.TimerHandle, ...] = ()  # at its goal, at its deadline
     evidence: Evidence | None = None  # of the rows whose members answer apart
     is_late: bool = False  # its goal has passed, and what has come is to be its answer
@@ -188,6 +188,14 @@ class PendingReply(UnderWay[Reply]):
     def sent(self, now_s: float, part: Slice) -> None:
         """These rows left the queue."""
         self.first_sent_s = min(self.first_sent_s, now_s)
+
+    def refused(self, part: Slice) -> int:
+        """A worker refused these rows: how often the one of them was that was refused most."""
+        if self.refusals is None:
+            self.refusals = bytearray(len(self.call.rows))
+        for row in range(part.offset, part.offset + part.rows):
+            self.refusals[row] = min(255, self.refusals[row] + 1)
+        return max(self.refusals[part.offset : part.offset + part.rows])
 
     def fail_part(self, part: Slice, error: BaseException) -> None:
         """These rows get no answer; so there is none to the call."""

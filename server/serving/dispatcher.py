@@ -82,7 +82,7 @@ __all__ = ["Dispatcher"]
 
 log = logging.getLogger("ml_udf.server.dispatcher")
 
-_REFUSALS = 20  # of rows of one call by workers
+_REFUSALS = 20  # of one row by workers
 _REST_S = 0.004  # at the most, between two looks for new rows
 _BUSY_REST_S = 0.001
 _REST_OF_GOAL = 0.04  # and no more of the least goal that waits, or that there is
@@ -870,8 +870,7 @@ class Dispatcher:
             if reply.code == WorkerLost.code:
                 self._quarantine.add(pending, part, members)
                 continue
-            pending.refusals += 1
-            if pending.refusals > _REFUSALS:
+            if pending.refused(part) > _REFUSALS:
                 pending.fail_part(part, refused)
             elif reply.code == Overloaded.code:
                 self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)

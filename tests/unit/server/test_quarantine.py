@@ -278,6 +278,33 @@ def test_rows_that_workers_refuse_for_ever_fail_in_the_end(died: bool) -> None:
     run(scenario)
 
 
+def test_rows_are_refused_each_by_itself_however_many_batches_a_call_has() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        rows = [str(number) for number in range(2_000)]
+        pending = house.ask(*rows)
+        await settle()
+        refused = 0
+        while refused < 40:  # the first time that each comes
+            await until(lambda: worker.batches)
+            worker.fail("unknown_function", "not resident")
+            refused += 1
+            await settle()
+            if refused % 5 == 0:
+                worker.answer()
+                await settle()
+        worker.answers = True
+        await until(lambda: worker.batches or pending.done)
+        while worker.batches:
+            worker.answer()
+        await until(lambda: pending.done)
+        assert house.labels(pending) == rows
+
+    run(scenario)
+
+
 def test_the_suspects_of_a_version_that_is_gone_fail() -> None:
     async def scenario() -> None:
         worker = FakeWorker()
