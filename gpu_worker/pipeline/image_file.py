@@ -37,6 +37,7 @@ _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 _DROPPED: Final = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # APP1 to APP13, APP15, COM
 _FRAMES: Final = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}  # how the pixels are coded
 _SEQUENTIAL: Final = (0xC0, 0xC1)  # Huffman-coded, baseline and extended
+_HUFFMAN: Final = (*_SEQUENTIAL, 0xC2)  # the same, or progressive
 _BITS: Final = 8  # of a sample
 _WITHOUT_LENGTH: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 _NO_SEGMENT: Final = frozenset((0x00, 0xFF, _EOI)) | _WITHOUT_LENGTH
@@ -52,7 +53,7 @@ class ImageFile:
     """data: the file without what decoding does not need; a JPEG's, or else a PNG's.
 
     orientation: Exif's, 1 where it says nothing. scans: 1 where it does not matter how many there are.
-    frame: height, width and components of a sequential JPEG of 8 bits, by its header; None of any other.
+    frame: height, width and components of a Huffman-coded JPEG of 8 bits, by its header; None of any other.
     """
 
     data: bytes
@@ -111,8 +112,8 @@ def _jpeg(data: bytes) -> ImageFile:
             elif code in _FRAMES:
                 components = data[at + 9] if code in _SEQUENTIAL else 0
                 frame = None
-                if components and data[at + 4] == _BITS:
-                    frame = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8], components
+                if code in _HUFFMAN and data[at + 4] == _BITS:
+                    frame = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8], data[at + 9]
             at = end
     except IndexError:
         raise _damaged("it ends before its first scan") from None

@@ -1,4 +1,4 @@
-"""JPEGs of one scan decoded by simplejpeg, which lets go of the interpreter's lock for all of it.
+"""JPEGs of one or a few scans decoded by simplejpeg, which lets go of the interpreter's lock for all of it.
 
 Of a small picture Pillow does half in Python, which threads wait for one after the other. Rows/s of photos of
 128×128 to 64×64 on two cores by the threads that decode: Pillow 15,400 (1), 20,600 (2), 16,300 (16);
@@ -29,6 +29,9 @@ _SCALES: Final = (8, 4, 2)  # the others that libjpeg-turbo has, Pillow does not
 # Of smaller ones two scales can have the same size.
 _LEAST_SIDE: Final = 16
 _COLOURS: Final = 3
+# Nothing looks at the clock while it decodes, as with Pillow's reads: 0.2 s of a usual picture.
+_MOST_SCANS: Final = 16  # encoders write about ten; a picture of any size may have so many
+_MOST_SCANNED: Final = 1 << 28  # pixels of all scans
 
 
 class NotDecoded(Exception):
@@ -66,10 +69,13 @@ class TurboJpeg:
 
 
 def opened(file: ImageFile, max_pixels: int) -> TurboJpeg | None:
-    """The file, if it is a JPEG that simplejpeg may be given: in colours, of one scan, not too large."""
-    if decode_jpeg is None or file.frame is None or file.scans != 1:
+    """The file, if it is a JPEG that simplejpeg may be given: in colours, and not too much to decode."""
+    if decode_jpeg is None or file.frame is None:
         return None
     rows, columns, components = file.frame
-    if components != _COLOURS or min(rows, columns) < _LEAST_SIDE or rows * columns > max_pixels:
+    pixels = rows * columns
+    if components != _COLOURS or min(rows, columns) < _LEAST_SIDE or pixels > max_pixels:
+        return None
+    if file.scans > 1 and (file.scans > _MOST_SCANS or file.scans * pixels > _MOST_SCANNED):
         return None
     return TurboJpeg(file.data, columns, rows)

@@ -17,6 +17,7 @@ from PIL import Image
 
 from gpu_worker.errors import RowFault
 from gpu_worker.pipeline import decode as decode_module
+from gpu_worker.pipeline import turbo_jpeg
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.pipeline.image_file import look_over
 from tests.unit.gpu_worker.pictures import encoded, noise, picture
@@ -111,6 +112,7 @@ def test_what_looks_like_a_scan_in_a_photos_other_parts_does_not_count() -> None
 
 def test_decoding_one_image_has_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_module, "_MOST_S", 0.002)
+    monkeypatch.setattr(turbo_jpeg, "_MOST_SCANNED", 0)
     data = encoded(Image.open(io.BytesIO(noise(1, 3000, 2000))), progressive=True)
     begin_s = time.thread_time()
     assert "longer than" in refusal(data).message

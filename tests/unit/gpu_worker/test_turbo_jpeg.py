@@ -65,14 +65,17 @@ FRAMES = [
     rows=st.integers(1, 700),
     quality=st.integers(1, 100),
     colours=st.sampled_from(["4:4:4", "4:2:2", "4:2:0", "rgb"]),
+    progressive=st.booleans(),
     frame=st.sampled_from(FRAMES),
 )
-@example(columns=64, rows=64, quality=75, colours="4:2:0", frame=Frame(64, 64))
-@example(columns=513, rows=511, quality=75, colours="4:2:0", frame=Frame(64, 64))
-@example(columns=17, rows=16, quality=75, colours="4:2:0", frame=Frame(8, 8))
-def test_pixels_are_pillows(columns: int, rows: int, quality: int, colours: str, frame: Frame | None) -> None:
+@example(columns=64, rows=64, quality=75, colours="4:2:0", progressive=False, frame=Frame(64, 64))
+@example(columns=513, rows=511, quality=75, colours="4:2:0", progressive=False, frame=Frame(64, 64))
+@example(columns=17, rows=16, quality=75, colours="4:2:0", progressive=False, frame=Frame(8, 8))
+def test_pixels_are_pillows(
+    columns: int, rows: int, quality: int, colours: str, progressive: bool, frame: Frame | None
+) -> None:
     how: dict[str, Any] = {"keep_rgb": True} if colours == "rgb" else {"subsampling": colours}
-    data = jpeg(columns, rows, columns, quality=quality, **how)
+    data = jpeg(columns, rows, columns, quality=quality, progressive=progressive, **how)
     np.testing.assert_array_equal(as_shipped(data, frame), by_pillow(data, frame))
 
 
@@ -88,7 +91,6 @@ def test_pictures_are_turned_upright(orientation: int, frame: Frame | None) -> N
 @pytest.mark.parametrize(
     "data",
     [
-        jpeg(200, 120, progressive=True),
         jpeg(200, 120, mode="L"),
         jpeg(200, 120, mode="CMYK"),
         jpeg(15, 200),
@@ -97,7 +99,7 @@ def test_pictures_are_turned_upright(orientation: int, frame: Frame | None) -> N
         b"",
         b"\xff\xd8\xff\xd9",
     ],
-    ids=["progressive", "grey", "cmyk", "narrow", "cut off", "cut in its first rows", "empty", "no frame"],
+    ids=["grey", "cmyk", "narrow", "cut off", "cut in its first rows", "empty", "no frame"],
 )
 @pytest.mark.parametrize("frame", FRAMES)
 def test_what_it_is_not_given_or_fails_at_is_pillows(data: bytes, frame: Frame | None) -> None:
@@ -120,6 +122,15 @@ def test_a_byte_that_is_another_changes_both_alike(at: int, byte: int, seed: int
     shipped, pillow = as_shipped(bytes(data), Frame(32, 32)), by_pillow(bytes(data), Frame(32, 32))
     assert type(shipped) is type(pillow)
     np.testing.assert_array_equal(shipped, pillow)
+
+
+def test_a_picture_of_many_scans_or_much_to_decode_is_pillows_who_looks_at_the_clock() -> None:
+    few = look_over(jpeg(200, 120, progressive=True))
+    assert 1 < few.scans <= 16
+    assert opened(few, MOST) is not None
+    for scans, frame in ((17, (120, 200, 3)), (10, (6_000, 6_000, 3))):
+        few.scans, few.frame = scans, frame
+        assert opened(few, 1 << 30) is None
 
 
 def test_a_file_whose_pixels_do_not_fit_its_header_takes_no_more_memory_than_that() -> None:
