@@ -35,7 +35,12 @@ from tests.benchmarks.report import Series, print_series, write_json
 
 SIDE = 64
 BATCH, UNDER_WAY = 256, 3
-BATCHES = {(128, 128): 160, (400, 300): 48, (1600, 1200): 8}  # of a round, by the photos' size
+CASES = {  # width, height, whether progressive, and batches of a round
+    "128×128": (128, 128, False, 160),
+    "400×300": (400, 300, False, 48),
+    "400×300, progressive": (400, 300, True, 10),
+    "1600×1200": (1600, 1200, False, 8),
+}
 
 Decode = Callable[[Sequence[bytes], int], None]  # a batch of photos, so many times
 
@@ -54,6 +59,14 @@ def ours(cores: int) -> Decode:
         threads.close()
 
     return decode
+
+
+def in_scans(data: bytes) -> bytes:
+    """The same as a progressive JPEG."""
+    encoded = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as image:
+        image.save(encoded, "JPEG", quality=90, progressive=True)
+    return encoded.getvalue()
 
 
 def by_pillow(data: bytes) -> np.ndarray:
@@ -100,8 +113,9 @@ def main() -> None:
     flags = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     found: dict[str, list[Series]] = {}
-    for (width, height), batches in BATCHES.items():
-        photos = [photo(seed, width, height) for seed in range(16)] * (BATCH // 16)
+    for name, (width, height, progressive, batches) in CASES.items():
+        some = [photo(seed, width, height) for seed in range(16)]
+        photos = [in_scans(each) if progressive else each for each in some] * (BATCH // 16)
         decoders: dict[str, Decode] = {
             "ours": ours(cores),
             "ours, Pillow alone": ours(cores),
@@ -118,9 +132,9 @@ def main() -> None:
                 else:
                     decode(photos, batches)
                 one.rows_per_s.append(one.rows / (time.perf_counter() - began_s))
-        title = f"JPEGs of {width}×{height} to {SIDE}×{SIDE}, {cores} cores, photos/s"
+        title = f"JPEGs of {name} to {SIDE}×{SIDE}, {cores} cores, photos/s"
         print_series(title, series, against=series[0])
-        found[f"{width}×{height}"] = series
+        found[name] = series
     write_json("decoding", {size: [asdict(one) for one in series] for size, series in found.items()})
 
 
