@@ -928,22 +928,26 @@ class Dispatcher:
     def _resubmit(
         self, now_s: float, pending: PendingReply, part: Slice, members: tuple[str, ...] | None
     ) -> None:
-        """Queue rows again, for these members; None: for all that the call asks for."""
-        if pending.done or pending.request_id not in self._pending:
-            return
-        try:
-            rejection = self._submit(now_s, pending, part.offset, part.rows, members)
-        except VersionGone as error:
-            pending.fail_part(part, error)
-            return
-        if rejection is None:
-            self._want(pending)
-        elif rejection.code == "overloaded":
-            # They were admitted before, and are in memory anyway: they wait here for their place.
-            wait_s = max(0.01, rejection.retry_after_s or 0.0)
-            self._loop.call_later(wait_s, self._resubmit_later, pending, part, members)
-        else:
-            pending.fail_part(part, error_of(rejection, pending.call.function, now_s))
+        """Queue rows again, for these members; None: for all that the call asks for.
+
+        Not those that are over: their client may have gone while they waited for this.
+        """
+        for left in pending.unanswered(part):
+            if pending.done or pending.request_id not in self._pending:
+                return
+            try:
+                rejection = self._submit(now_s, pending, left.offset, left.rows, members)
+            except VersionGone as error:
+                pending.fail_part(left, error)
+                continue
+            if rejection is None:
+                self._want(pending)
+            elif rejection.code == "overloaded":
+                # They were admitted before, and are in memory anyway: they wait here for their place.
+                wait_s = max(0.01, rejection.retry_after_s or 0.0)
+                self._loop.call_later(wait_s, self._resubmit_later, pending, left, members)
+            else:
+                pending.fail_part(left, error_of(rejection, pending.call.function, now_s))
 
     def _resubmit_later(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> None:
         self._resubmit(time.monotonic(), pending, part, members)

@@ -217,6 +217,8 @@ def test_whatever_happens_every_row_has_its_own_answer_once(seed: int) -> None:
                     there.discard(gone)
             if chance.random() < 0.7:
                 await settle(chance.randint(1, 3))
+            if chance.random() < 0.2:  # rows that a worker refused wait for as long as that
+                await asyncio.sleep(0.03 * chance.random())
             for worker in workers.values():
                 if worker.batches and chance.random() < 0.1:
                     worker.fail(code="overloaded", message="no room")

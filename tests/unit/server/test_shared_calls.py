@@ -19,6 +19,7 @@ from server.cache.stores import new_store
 from server.ensemble.answer import FunctionAnswer
 from server.errors import DeadlineExceeded, Overloaded
 from server.http.application import Filled, WholeRequest
+from server.http.body import ClientGone
 from server.scheduling.core import Slice
 from server.serving.cached_calls import CachedCalls
 from server.serving.calls import Call, reply_of_rows
@@ -479,6 +480,42 @@ def test_how_long_rows_waited_is_by_the_batch_that_they_left_in() -> None:
         await settle()
         assert heard == [([2], 2.0), ([0, 1], 1.0)]
         assert pending.done
+
+    asyncio.run(scene())
+
+
+def test_a_row_whose_client_goes_while_a_worker_has_no_room_for_it_is_not_queued_again() -> None:
+    async def scene() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        pending = house.dispatcher.begin_shared(Call(house.function, "text", [b"a", b"b", b"c", b"d"], 4))
+        assert pending is not None
+        heard: dict[int, object] = {}
+
+        def listener(one: Any, _: Any) -> None:
+            for over in one.take_over():
+                heard.update(dict.fromkeys(over.places, over.outcome))
+
+        pending.listen(listener, None)
+        await until(lambda: worker.batches)
+        while worker.batches:
+            worker.fail("overloaded", "no room")
+        house.dispatcher.leave_shared(pending, 1)
+        asked: list[bytes] = []
+
+        def answered() -> bool:
+            while worker.batches:
+                asked.extend(map(bytes, worker.batches[0][0].rows))
+                worker.answer()
+            return pending.done
+
+        await until(answered)
+        assert sorted(asked) == [b"a", b"c", b"d"]
+        assert isinstance(heard[1], ClientGone)
+        house.dispatcher.end_shared(pending)
+        assert house.dispatcher.at_rest()
+        assert set(house.dispatcher.queue_depth().values()) == {(0, 0)}
 
     asyncio.run(scene())
 
