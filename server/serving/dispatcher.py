@@ -930,9 +930,10 @@ class Dispatcher:
     ) -> None:
         """Queue rows again, for these members; None: for all that the call asks for.
 
-        Not those that are over: their client may have gone while they waited for this.
+        Not those that are over: their client may have gone while they waited for this, or another worker died
+        under them, alone.
         """
-        for left in pending.unanswered(part):
+        for left in _waiting(pending, part, members):
             if pending.done or pending.request_id not in self._pending:
                 return
             try:
@@ -1161,3 +1162,16 @@ def _is_of_proxy(sent: BatchInFlight) -> bool:
     """Whether it asked a proxy alone, of rows that others may answer."""
     proxy = sent.function.proxy
     return proxy is not None and sent.batch.members == (proxy.model.key,) and bool(sent.batch.choices)
+
+
+def _waiting(pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> list[Slice]:
+    """The rows of a part that are not over; where some members are named, those that wait for one of them."""
+    left, evidence = pending.unanswered(part), pending.evidence
+    if members is None or evidence is None:
+        return left
+    return [
+        Slice(part.request_id, span.offset, span.rows)
+        for one in left
+        for span in evidence.waiting(one)
+        if not span.missing.isdisjoint(members)
+    ]

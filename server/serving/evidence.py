@@ -42,6 +42,11 @@ class Span:
     faults: dict[int, dict[str, RowError]] = field(default_factory=dict)
 
     @property
+    def missing(self) -> set[str]:
+        """The members that have not answered and may yet."""
+        return {member for member in self.wanted if member not in self.found and member not in self.absent}
+
+    @property
     def is_complete(self) -> bool:
         """Whether every member that it waits for has answered, or never will."""
         return all(member in self.found or member in self.absent for member in self.wanted)
@@ -92,32 +97,31 @@ class Span:
 
 
 class Evidence:
-    """Of one call. A row has a span from when it is first sent to some of its members until its answer."""
+    """Of one call. A row has a span from when it is first sent to some of its members until its answer.
+
+    And none after it, whoever is asked of it again: a row that is answered twice leaves another without.
+    """
 
     def __init__(self, proxy: str = "") -> None:
         """proxy: of which every error is its own, and not its row's; "" where nobody is one."""
         self._proxy = proxy
         self._spans: dict[int, Span] = {}  # by offset
         self._offsets: list[int] = []  # ascending
+        self._over = bytearray()  # by row, of those up to the last that is: whether its span has left
 
     def expect(self, part: Slice, members: Collection[str]) -> None:
         """These rows are sent, and wait for these members; those that wait already go on as they are."""
         row, end = part.offset, part.offset + part.rows
         for span in self.waiting(part):
             if span.offset > row:
-                self._add(Span(row, span.offset - row, tuple(members)))
+                self._begin(row, span.offset, members)
             row = span.offset + span.rows
         if row < end:
-            self._add(Span(row, end - row, tuple(members)))
+            self._begin(row, end, members)
 
     def missing(self, part: Slice) -> set[str]:
         """The members that have not answered all of these rows."""
-        return {
-            member
-            for span in self.waiting(part)
-            for member in span.wanted
-            if member not in span.found and member not in span.absent
-        }
+        return {member for span in self.waiting(part) for member in span.missing}
 
     def take(self, part: Slice, first: int, answer: Answer) -> list[Span]:
         """Take the answers to these rows, the first of which is number `first` of the batch's.
@@ -190,6 +194,17 @@ class Evidence:
                 self._add(before.rest(row - before.offset))
         return at
 
+    def _begin(self, row: int, end: int, members: Collection[str]) -> None:
+        """Spans of those rows of [row, end) that have had none yet."""
+        while row < end:
+            last = self._over.find(1, row, end)
+            last = end if last < 0 else last
+            if row < last:
+                self._add(Span(row, last - row, tuple(members)))
+            row = self._over.find(0, last, end)
+            if row < 0:
+                row = max(last, min(end, len(self._over)))
+
     def _add(self, span: Span) -> None:
         self._spans[span.offset] = span
         insort(self._offsets, span.offset)
@@ -197,6 +212,9 @@ class Evidence:
     def _remove(self, span: Span) -> None:
         del self._spans[span.offset]
         del self._offsets[bisect_left(self._offsets, span.offset)]
+        end = span.offset + span.rows
+        self._over.extend(bytes(max(0, end - len(self._over))))
+        self._over[span.offset : end] = b"\1" * span.rows
 
 
 def _cut(answer: MemberAnswer, first: int, rows: int) -> MemberAnswer:

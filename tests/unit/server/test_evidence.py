@@ -65,6 +65,22 @@ def test_what_comes_for_a_row_that_was_answered_or_never_sent_is_dropped() -> No
     assert evidence.begun() == []
 
 
+def test_a_row_that_was_answered_waits_for_nobody_again() -> None:
+    """It may be in a queue yet, for a member that had refused it."""
+    evidence = Evidence()
+    evidence.expect(part(0, 6), ("a", "b"))
+    assert len(evidence.close(part(1, 2))) == 1
+    evidence.expect(part(0, 8), ("a",))
+    assert [(span.offset, span.rows, span.wanted) for span in evidence.waiting(part(0, 8))] == [
+        (0, 1, ("a", "b")),
+        (3, 3, ("a", "b")),
+        (6, 2, ("a",)),
+    ]
+    assert [span.offset for span in evidence.take(part(0, 8), 0, answer(list(range(8)), "a"))] == [6]
+    evidence.expect(part(5, 4), ("b",))
+    assert [(span.offset, span.rows) for span in evidence.waiting(part(5, 4))] == [(5, 1), (8, 1)]
+
+
 def test_the_first_answer_of_a_member_counts_and_a_stranger_is_not_heard() -> None:
     evidence = Evidence()
     evidence.expect(part(0, 1), ("a", "b"))
