@@ -572,7 +572,10 @@ class Dispatcher:
             finally:
                 self._tell_faults()
             if isinstance(action, RunBatch):
-                self._send(now_s, action)
+                try:
+                    self._send(now_s, action)
+                except Exception as exc:
+                    self._sending_failed(now_s, action, exc)
             elif isinstance(action, RefuseRows):
                 function = self._functions[action.function]
                 self.residency.lost(function.asked, sum(part.rows for part in action.slices))
@@ -976,6 +979,14 @@ class Dispatcher:
         for pending in self._pending.values():
             if self._leave_queue(now_s, pending):
                 pending.fail(error)
+
+    def _sending_failed(self, now_s: float, batch: RunBatch, exc: Exception) -> None:
+        # A bug of ours too. Here it is known whose rows they are: they alone fail, and the worker has room.
+        log.error("a batch could not be sent", exc_info=exc)
+        error = ServiceError(f"a batch could not be sent: {exc!r}")
+        for one in (batch, *batch.beside, *batch.riders):
+            self._core.finished(now_s, one.batch_id, failed=True)
+            self._fail(self._like.own_slices(one.slices), error)
 
     def _tell_faults(self) -> None:
         for fault in self._core.take_faults():

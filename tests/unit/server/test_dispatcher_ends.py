@@ -351,3 +351,31 @@ def test_answers_below_the_threshold_become_the_default_or_an_error() -> None:
     reply = asyncio.run(scenario(None)).future.result()
     assert reply.errors[1].code == "no_confident_answer"
     assert "confidence 0.500 is below the 0.6" in reply.errors[1].message
+
+
+def test_a_batch_that_cannot_be_sent_fails_its_own_rows_and_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug, such as a row in the queue whose call is over: no row hangs, and the worker has room again."""
+
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(house.dispatcher._in_flight, "send", broken)
+            pending = house.ask("a")
+            await settle()
+        with pytest.raises(ServiceError, match="could not be sent: KeyError"):
+            pending.future.result()
+        house.dispatcher.end(pending)
+        worker.answers = True
+        after = house.ask("b")
+        await asyncio.wait_for(after.future, 5)
+        assert house.labels(after) == ["b"]
+        assert set(house.dispatcher.queue_depth().values()) == {(0, 0)}
+
+    def broken(*_: object) -> None:
+        raise KeyError(7)
+
+    asyncio.run(scenario())
