@@ -1,9 +1,9 @@
 """`make bench-sql`, an ensemble: the food log's function by `value` beside the same one by `all`.
 
-One server, one function of three members, the same photos; `select` is changed between the rounds, and both
-engines ask as a scan does (bulk) and as a caller does (interactive). Rows per second, and the accuracy, since
-`value` asks fewer members. And what a single row takes while the server has nothing else to do: `value` asks
-one member after the other.
+One server, one function of the members that a short job chose, photos that none of them saw; `select` is
+changed between the rounds, and both engines ask as a scan does (bulk) and as a caller does (interactive).
+Rows per second, and the accuracy, since `value` asks fewer members. And what a single row takes while the
+server has nothing else to do: `value` asks one member after the other.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,6 +31,7 @@ from tests.benchmarks.ensembles_live_food import (
     FUNCTION,
     FoodEnsemble,
     food_ensemble,
+    fresh_photos,
     introduction,
 )
 from tests.benchmarks.ensembles_live_load import ask_by
@@ -71,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=3_000)
+    parser.add_argument("--rows", type=int, default=6_000, help="as many photos, none of which anybody saw")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--single-rows", type=int, default=300, help="asked one by one, each round")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of each member's training")
@@ -87,10 +86,9 @@ def main() -> None:
 
 
 def _run(stack: ExitStack, food: FoodEnsemble, rows: int, rounds: int, single_rows: int) -> dict[str, Any]:
-    links = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-photos-", dir=food.folder)))
-    files = _files(links, food, rows)
+    images, files = fresh_photos(rows)
     home = stack.enter_context(food.home())
-    server = stack.enter_context(inference_server(home, media_roots=[links], flags=[ANEW]))
+    server = stack.enter_context(inference_server(home, media_roots=[images], flags=[ANEW]))
     engines = _engines(stack, server, files)
     ways = {
         (engine, kind, policy): _Way(Series(f"{engine}, {kind}, {policy}", rows))
@@ -114,17 +112,6 @@ def _run(stack: ExitStack, food: FoodEnsemble, rows: int, rounds: int, single_ro
                 single[policy] += _single(server, input_name, [path for path, _ in files[:single_rows]])
         say(f"round {number} of {rounds}")
     return _report(ways, list(engines), single)
-
-
-def _files(links: Path, food: FoodEnsemble, rows: int) -> list[tuple[str, str]]:
-    """Distinct paths of held-out photos, with what they show."""
-    files = []
-    for number in range(rows):
-        photo = number % len(food.photos)
-        path = links / f"{number:06}.jpg"
-        path.hardlink_to(food.media_root / food.photos[photo])
-        files.append((str(path), food.labels[photo]))
-    return files
 
 
 def _engines(
