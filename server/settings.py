@@ -154,7 +154,7 @@ class Settings:
         "or a simulated one, sim:BYTES,GB/s[,ms]",
     )
     threads: int = _setting(0, "compute threads per worker on a CPU; 0 = the cores shared among the workers")
-    resident_bytes: int = _setting(0, "of models that a worker may hold; 0 = its part of what the device has")
+    resident_bytes: int = _setting(0, "bytes of models of a worker; 0 = its part of what the device has")
     resident_models: int = _setting(16, "models that a worker may hold; 0 = as many as its bytes allow")
     host_bytes: int = _setting(
         0,

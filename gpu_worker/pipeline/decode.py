@@ -171,16 +171,10 @@ def _fit(image: _Opened, turn: int, frame: Frame, max_pixels: int) -> Pixels:
     size = (upright[1], upright[0]) if sideways else upright
     # Halving is not the interpolation that was asked for: what it leaves must still be shrunk by that.
     times = 1 if frame.is_plain else _LEAST_SHRINKING
-    covered = times * size[0], times * size[1]
-    if isinstance(image, TurboJpeg):
-        image.draft(covered)
-        pixels = image.pixels()
-        if frame.is_plain and pixels.shape[1::-1] == size and turn not in _UPRIGHT:
-            return pixels
-        small = Image.fromarray(pixels)
-    else:
-        image.draft("RGB", covered)
-        small = _eight_bit(image)
+    image.draft("RGB", (times * size[0], times * size[1]))
+    if isinstance(image, TurboJpeg) and image.scaled_size == size and frame.is_plain and turn not in _UPRIGHT:
+        return image.pixels()  # through Pillow 12 µs more, of 43 in all
+    small = _eight_bit(image)
     if small.size != size:
         how = _RESAMPLING[frame.interpolation]
         small = small.resize(size, how, reducing_gap=2.0 if frame.is_plain else None)

@@ -48,15 +48,21 @@ class TurboJpeg:
         self._scale = 1
         self.size = (columns, rows)
 
-    def draft(self, size: tuple[int, int]) -> None:
+    def draft(self, _mode: str, size: tuple[int, int]) -> None:
         """Decode at the smallest scale that still covers `size`, (width, height)."""
         columns, rows = self.size
         most = min(columns // size[0], rows // size[1])
         self._scale = next((scale for scale in _SCALES if most >= scale), 1)
 
+    @property
+    def scaled_size(self) -> tuple[int, int]:
+        """(width, height) at the scale that was asked for."""
+        columns, rows = self.size
+        return -(-columns // self._scale), -(-rows // self._scale)
+
     def pixels(self) -> NDArray[np.uint8]:
         """uint8 [rows, columns, 3], RGB, at the scale that was asked for. Raises `NotDecoded`."""
-        columns, rows = (-(-side // self._scale) for side in self.size)
+        columns, rows = self.scaled_size
         # Its own buffer bounds what a header read otherwise than here could make it take.
         buffer = np.empty((rows, columns, _COLOURS), np.uint8)
         try:

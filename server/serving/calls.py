@@ -25,6 +25,7 @@ from server.serving.outcomes import UnderWay
 
 if TYPE_CHECKING:
     from server.serving.like_rows import LikeCalls
+from server.serving.stretches import clear_stretches
 
 __all__ = ["BulkRequest", "Call", "PendingReply", "Reply", "reply_of", "reply_of_rows"]
 
@@ -209,13 +210,8 @@ class PendingReply(UnderWay[Reply]):
         """The rows of a part that nobody has answered yet, in as few parts as they make."""
         if self.is_answered is None:
             return [part]
-        found: list[Slice] = []
-        at, end = part.offset, part.offset + part.rows
-        while (first := self.is_answered.find(0, at, end)) >= 0:
-            at = self.is_answered.find(1, first, end)
-            at = end if at < 0 else at
-            found.append(Slice(part.request_id, first, at - first))
-        return found
+        left = clear_stretches(self.is_answered, part.offset, part.offset + part.rows)
+        return [Slice(part.request_id, first, rows) for first, rows in left]
 
     def tell(self, row: int, answer: Answer) -> None:
         """What each member said of the rows from `row` on, before they are answered; once each."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.ensemble.answer import FunctionAnswer
 from server.scheduling.core import Slice
+from server.serving.stretches import clear_stretches
 
 __all__ = ["MEMBER_FAULTS", "Evidence", "Span"]
 
@@ -196,14 +197,8 @@ class Evidence:
 
     def _begin(self, row: int, end: int, members: Collection[str]) -> None:
         """Spans of those rows of [row, end) that have had none yet."""
-        while row < end:
-            last = self._over.find(1, row, end)
-            last = end if last < 0 else last
-            if row < last:
-                self._add(Span(row, last - row, tuple(members)))
-            row = self._over.find(0, last, end)
-            if row < 0:
-                row = max(last, min(end, len(self._over)))
+        for first, rows in clear_stretches(self._over, row, end):
+            self._add(Span(first, rows, tuple(members)))
 
     def _add(self, span: Span) -> None:
         self._spans[span.offset] = span

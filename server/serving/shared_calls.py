@@ -15,6 +15,7 @@ from server.catalog.functions import Function
 from server.ensemble.answer import FunctionAnswer
 from server.scheduling.core import Slice
 from server.serving.calls import Call, PendingReply, Reply, reply_of, reply_of_rows
+from server.serving.stretches import clear_stretches
 
 __all__ = ["RowsOver", "SharedCall", "may_share"]
 
@@ -138,11 +139,7 @@ class SharedCall(PendingReply):
 
     def _left(self, part: Slice) -> Iterator[tuple[int, int]]:
         """(first, rows) of those of a part that are not over, in as few stretches as they make."""
-        over, at, end = self._over, part.offset, part.offset + part.rows
-        while (first := over.find(0, at, end)) >= 0:
-            at = over.find(1, first, end)
-            at = end if at < 0 else at
-            yield first, at - first
+        return clear_stretches(self._over, part.offset, part.offset + part.rows)
 
     def _sent_s(self, row: int) -> float:
         return self._sent.get(row, self.first_sent_s)
