@@ -61,4 +61,4 @@ class Completeness:
             return True
         # Rows without a goal may go to members that answer together, if they are right as often.
         is_bulk = self._scope.asked.row_class == "bulk"
-        return is_bulk and evidence.accuracy(subset) >= self._plan.accuracy
+        return is_bulk and evidence.expected(subset) >= self._plan.accuracy

@@ -157,7 +157,7 @@ def _together(ensemble: Ensemble, accuracy: float, shared_s: float) -> tuple[int
     evidence, costs_s = ensemble.evidence, [member.cost_s for member in ensemble.members]
     left_out = subset_of(number for number, member in enumerate(ensemble.members) if member.is_broken)
     everyone = (1 << len(costs_s)) - 1 & ~left_out or left_out
-    able = [each for each in evidence.subsets if not each & ~everyone and evidence.accuracy(each) >= accuracy]
+    able = [each for each in evidence.subsets if not each & ~everyone and evidence.expected(each) >= accuracy]
     taken_s: dict[int, float] = {}
     for subset in (*able, everyone):
         each_s = [costs_s[member] for member in members_of(subset)]

@@ -8,6 +8,12 @@ devices nor prices (plan.py), nor how members are combined.
 Where the answers counted are by weights that were fitted without the row, by folds, each row keeps its fold,
 its states and whether they are right (`JudgedRows`): a plan made without a fold is followed on its rows, and
 says honestly how often it is right.
+
+A label says of a row which one class was right, and of few rows that is mostly chance: some subset of the
+members, or some plan, is always lucky. All members together say of each row how probable every answer is,
+and so what it loses to answer otherwise than they do. Where that is known (`lost`), the states are counted by
+it, and labels say but how often all together are right (Rao–Blackwell: the mean of what is probable has the
+expectation of what is counted, and varies less).
 """
 
 from __future__ import annotations
@@ -43,6 +49,9 @@ NOTHING = 0  # the state of a row that nobody has answered
 _BINS, _FEW_BINS, _FEW_ROWS = 8, 4, 400
 _MOST_MEMBERS = 32
 _MOST_JUDGED = 100_000  # rows
+_PARTS = 255  # of a probability, that a byte tells apart
+_SURELY = 1e-6  # between what is believed and what is certain
+_LOG_ODDS, _HALVINGS = 10.0, 40
 _KAPPA = 20.0  # rows that the mean over all bins counts for, beside those of a bin
 
 
@@ -51,17 +60,27 @@ class JudgedRows:
     """Held-out rows, each judged by a fit of the other folds.
 
     fold: [rows], counted from 0 · bins: [subsets, rows], the bin among the states of that subset, in the
-    order of `EvidenceStates.subsets` · correct: [subsets, rows]
+    order of `EvidenceStates.subsets` · correct: [subsets, rows] · sure: [rows], how probable the answer of
+    all members is by themselves, in 255ths · lost: [subsets, rows], how much less probable that of the
+    subset is by all, in 255ths; both None where that was not kept
     """
 
     fold: NDArray[np.uint8]
     bins: NDArray[np.uint8]
     correct: NDArray[np.bool_]
+    sure: NDArray[np.uint8] | None = None
+    lost: NDArray[np.uint8] | None = None
 
     @property
     def folds(self) -> int:
         """How many there are."""
         return int(self.fold.max()) + 1
+
+    def right(self) -> Floats:
+        """How probable it is that the answer is right, [subsets, rows]: 0 or 1 where labels alone say so."""
+        if self.sure is None or self.lost is None:
+            return self.correct.astype(np.float64)
+        return (self.sure - self.lost.astype(np.float64)) / _PARTS
 
     def to_json(self) -> dict[str, Any]:
         """As the registry keeps it: a byte a row and subset, less what compressing saves."""
@@ -69,6 +88,8 @@ class JudgedRows:
             "rows": len(self.fold),
             "fold": _packed(self.fold),
             "states": _packed(np.asarray(self.bins << 1 | self.correct, np.uint8)),
+            **({} if self.sure is None else {"sure": _packed(self.sure)}),
+            **({} if self.lost is None else {"lost": _packed(self.lost)}),
         }
 
     @classmethod
@@ -79,7 +100,14 @@ class JudgedRows:
             raise ValueError(f"{rows} rows were judged")
         fold = _unpacked(state["fold"], rows)
         states = _unpacked(state["states"], rows * subsets).reshape(subsets, rows)
-        return cls(fold, np.asarray(states >> 1, np.uint8), (states & 1).astype(np.bool_))
+        bins, correct = np.asarray(states >> 1, np.uint8), (states & 1).astype(np.bool_)
+        if "lost" not in state:
+            return cls(fold, bins, correct)
+        sure = _unpacked(state["sure"], rows)
+        lost = _unpacked(state["lost"], rows * subsets).reshape(subsets, rows)
+        if (lost > sure).any():
+            raise ValueError("more is lost than there was")
+        return cls(fold, bins, correct, sure, lost)
 
 
 def _packed(numbers: NDArray[np.uint8]) -> str:
@@ -161,13 +189,24 @@ class EvidenceStates:
         states = self.states_of(subset)
         return float(np.average(self.right[states], weights=self.rows[states]))
 
+    def expected(self, subset: int) -> float:
+        """How often the subset is expected to be right: as often as all members, less what it loses.
+
+        As it was counted where that is not known. KeyError if the subset was not counted.
+        """
+        if self.judged is None or self.judged.lost is None or not subset:
+            return self.accuracy(subset)
+        lost = self.judged.lost
+        more = float(lost[self.subsets.index(subset)].mean() - lost[-1].mean()) / _PARTS
+        return max(0.0, self.accuracy(self.subsets[-1]) - more)
+
     def gain(self, subset: int, member: int) -> float:
         """How much likelier right a row of the subset is with that member too; 0 where it was not counted."""
         known = self._gains.get((subset, member))
         if known is None:
             both = subset | 1 << member
             is_known = both in self.first and subset in self.first
-            known = max(0.0, self.accuracy(both) - self.accuracy(subset)) if is_known else 0.0
+            known = max(0.0, self.expected(both) - self.expected(subset)) if is_known else 0.0
             self._gains[subset, member] = known
         return known
 
@@ -181,9 +220,9 @@ class EvidenceStates:
             others = self.judged.fold != fold
             number = {0: np.zeros(int(others.sum()), np.intp)}
             number.update(zip(self.subsets, self.judged.bins[:, others].astype(np.intp), strict=True))
-            correct = dict(zip(self.subsets, self.judged.correct[:, others], strict=True))
+            right = dict(zip(self.subsets, self.judged.right()[:, others], strict=True))
             share = float(self.rows[NOTHING]) / len(others)  # of the rows, those that are independent
-            found = _counted(self.members, self.subsets, self.edges, number, correct, share)
+            found = _counted(self.members, self.subsets, self.edges, number, right, share)
             self._without[fold] = found
         return found
 
@@ -280,6 +319,7 @@ def fit_evidence(
     correct: Mapping[int, Sequence[bool] | NDArray[np.bool_]],
     observations: int | None = None,
     folds: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    believed: Mapping[int, Floats] | None = None,
 ) -> EvidenceStates:
     """Count the states on held-out rows.
 
@@ -287,8 +327,10 @@ def fit_evidence(
     combined answer is right. Every single member must be among the subsets. observations: how many of the
     rows are independent (rows of one entity are one), all by default. Bins are quantiles, 8 of them, 4 below
     400 observations; each is shrunk to the mean of its subset as if that were 20 observations more. folds:
-    of each row, where its answers are by a fit of the other folds: then the rows are kept (`judged`). Raises
-    ValueError for no rows, or different numbers of them, and KeyError for a member that is missing.
+    of each row, where its answers are by a fit of the other folds: then the rows are kept (`judged`).
+    believed: by subset, of each row so judged, how probable the subset's answer is by all members together,
+    who are the largest subset. Raises ValueError for no rows, or different numbers of them, and KeyError for
+    a member that is missing.
     """
     sizes = {len(confidence[1 << member]) for member in range(members)}
     sizes.update(len(table[subset]) for table in (confidence, correct) for subset in confidence)
@@ -304,16 +346,45 @@ def fit_evidence(
         told = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
         edges[subset] = _edges(told, shares)
         number[subset] = np.searchsorted(edges[subset], told, side="right")
-    right = {subset: np.asarray(correct[subset], np.bool_) for subset in subsets}
-    found = _counted(members, subsets, edges, number, right, known / rows)
-    if folds is None:
-        return found
-    judged = JudgedRows(
-        np.asarray(folds, np.uint8),
-        np.stack([number[subset] for subset in subsets]).astype(np.uint8),
-        np.stack([right[subset] for subset in subsets]),
-    )
-    return found if judged.folds < 2 else replace(found, judged=judged)
+    right = np.stack([np.asarray(correct[subset], np.bool_) for subset in subsets])
+    judged = None
+    if folds is not None:
+        states = np.stack([number[subset] for subset in subsets]).astype(np.uint8)
+        judged = JudgedRows(np.asarray(folds, np.uint8), states, right)
+        if judged.folds < 2:
+            judged = None
+        elif believed is not None:
+            judged = _believed(judged, [believed[subset] for subset in subsets])
+    worth = right if judged is None else judged.right()
+    found = _counted(members, subsets, edges, number, dict(zip(subsets, worth, strict=True)), known / rows)
+    return replace(found, judged=judged)
+
+
+def _believed(judged: JudgedRows, by_all: Sequence[Floats]) -> JudgedRows:
+    """With what the subsets' answers lose, in the order of the subsets, of which the last is of all members.
+
+    All are taken to be as sure of their answers as they are right over all rows, by odds that are so many
+    times theirs for every row; what is left is shared by the other answers as before.
+    """
+    told = np.clip(np.nan_to_num(np.stack(by_all)), _SURELY, 1 - _SURELY)
+    sure = _as_sure_as(told[-1], float(judged.correct[-1].mean()))
+    right = np.where(told == told[-1], sure, np.minimum(told * (1 - sure) / (1 - told[-1]), sure))
+    parts = np.rint(sure * _PARTS)
+    lost = np.clip(np.rint((sure - right) * _PARTS), 0, parts)
+    return replace(judged, sure=parts.astype(np.uint8), lost=lost.astype(np.uint8))
+
+
+def _as_sure_as(told: Floats, mean: float) -> Floats:
+    """These probabilities with their odds times one number, by which their mean is this one."""
+    odds = told / (1 - told)
+    low, high = -_LOG_ODDS, _LOG_ODDS
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        times = odds * math.exp(middle)
+        low, high = (middle, high) if (times / (1 + times)).mean() < mean else (low, middle)
+    times = odds * math.exp((low + high) / 2)
+    found: Floats = times / (1 + times)
+    return found
 
 
 def _counted(
@@ -321,12 +392,13 @@ def _counted(
     subsets: tuple[int, ...],
     edges: Mapping[int, tuple[float, ...]],
     number: Mapping[int, NDArray[np.intp]],
-    correct: Mapping[int, NDArray[np.bool_]],
+    right_of: Mapping[int, NDArray[np.bool_] | Floats],
     share: float,
 ) -> EvidenceStates:
     """States of these bins.
 
-    number: by subset, of each row its bin · share: of the rows, those that are independent
+    number: by subset, of each row its bin · right_of: by subset, of each row how probable it is that the
+    answer is right · share: of the rows, those that are independent
     """
     first = first_states(subsets, edges)
     rows = len(number[0])
@@ -338,7 +410,7 @@ def _counted(
         here = slice(first[subset], first[subset] + width)
         counts[here] = np.bincount(number[subset], minlength=width) * share
         if subset:
-            hits = np.asarray(correct[subset], np.float64)
+            hits = np.asarray(right_of[subset], np.float64)
             right[here] = _means(number[subset], hits, width, _KAPPA / share)
         for member in range(members):
             child = subset | 1 << member

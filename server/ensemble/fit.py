@@ -266,6 +266,7 @@ def _evidence(
         dict(zip(masks, judged.correct, strict=True)),
         None if groups is None else len(np.unique(np.asarray(groups))),
         judged.fold,
+        dict(zip(masks, judged.believed, strict=True)),
     )
 
 
@@ -273,11 +274,13 @@ def _evidence(
 class Judged:
     """What subsets answer to rows that they were not fitted on: [subsets, rows] each; of each row its fold.
 
-    confidence: the combined top probability · loss: [subsets], the sum of the NLL
+    confidence: the combined top probability · believed: how probable the answer is by most of the members
+    together, those of the largest subset · loss: [subsets], the sum of the NLL
     """
 
     confidence: Floats
     correct: NDArray[np.bool_]
+    believed: Floats
     loss: Floats
     fold: NDArray[np.intp]
 
@@ -315,8 +318,9 @@ class HeldOutRows:
     def judged(self, subsets: Sequence[Subset]) -> Judged:
         """What each subset answers."""
         taking_part = _taking_part(subsets, self._members)
+        largest = max(range(len(subsets)), key=lambda place: (len(subsets[place]), subset_of(subsets[place])))
         sure = np.zeros((len(subsets), self._rows))
-        right = np.zeros(sure.shape, np.bool_)
+        right, believed = np.zeros(sure.shape, np.bool_), np.zeros(sure.shape)
         loss = np.zeros(len(subsets))
         for fold, (fitted, labels, held_out, truth) in enumerate(self._folds):
             if len(labels):
@@ -324,13 +328,15 @@ class HeldOutRows:
             else:
                 weights = taking_part / np.sqrt(taking_part.sum(axis=1, keepdims=True))
             rows, here = np.arange(len(truth)), np.flatnonzero(self._fold_of == fold)
+            most = np.exp(log_softmax(np.tensordot(weights[largest], held_out, axes=1)))
             for place, each in enumerate(weights):
                 pool = log_softmax(np.tensordot(each, held_out, axes=1))
                 named = pool.argmax(axis=0)
                 right[place, here] = named == truth
                 sure[place, here] = np.exp(pool[named, rows])
+                believed[place, here] = most[named, rows]
                 loss[place] -= pool[truth, rows].sum()
-        return Judged(sure, right, loss, self._fold_of)
+        return Judged(sure, right, believed, loss, self._fold_of)
 
 
 def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> NDArray[Any]:

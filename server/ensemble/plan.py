@@ -77,8 +77,8 @@ def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
         least_s = min(ensemble.members[number].cost_s for number in ensemble.held)
         prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
         plans = [judged(ensemble, solve(ensemble, (price,))) for price in prices]
-        if ensemble.evidence.rows[NOTHING] < _MANY_ROWS:
-            plans += steady_plans(ensemble)
+        steady = steady_plans(ensemble)
+        plans += steady if ensemble.evidence.rows[NOTHING] < _MANY_ROWS else steady[-1:]
         return _freed(undominated(plans))
     most_s, fewest_s = _extremes_s(ensemble)
     aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
@@ -95,18 +95,21 @@ def judged(ensemble: Ensemble, plan: Plan) -> Plan:
     rows = ensemble.evidence.judged
     if rows is None:
         return plan
-    right = 0
+    right = rows.right()
+    lost = 0.0
     for fold in range(rows.folds):
         without = replace(ensemble, evidence=ensemble.evidence.without(fold))
         held_out = np.flatnonzero(rows.fold == fold)
-        right += int(_followed(without, _choices(without, plan.prices), rows, held_out).sum())
-    return replace(plan, accuracy=right / len(rows.fold))
+        answered = _followed(without, _choices(without, plan.prices), rows, held_out)
+        lost += float((right[-1, held_out] - right[answered, held_out]).sum())
+    everyone = ensemble.evidence.accuracy(ensemble.evidence.subsets[-1])
+    return replace(plan, accuracy=max(0.0, everyone - lost / len(rows.fold)))
 
 
 def _followed(
     ensemble: Ensemble, choices: Sequence[Choice], judged: JudgedRows, rows: NDArray[np.intp]
-) -> NDArray[np.bool_]:
-    """Whether the answers of these rows are right that follow the choices to their end."""
+) -> NDArray[np.intp]:
+    """By whom these rows are answered that follow the choices to their end: places among the subsets."""
     evidence = ensemble.evidence
     most = max(len(choice.ask) for choice in choices)
     ask = np.full((evidence.states, max(1, most)), _NOBODY)
@@ -131,7 +134,7 @@ def _followed(
         subset[going] |= 1 << member
         known = subset[going]
         state[going] = first[known] + judged.bins[place[known], rows[going]]
-    found: NDArray[np.bool_] = judged.correct[place[subset], rows]
+    found: NDArray[np.intp] = place[subset]
     return found
 
 
@@ -190,22 +193,37 @@ def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
 
 
 def steady_plans(ensemble: Ensemble) -> list[Plan]:
-    """For each counted subset that may be asked: its members one after the other, whatever they say."""
+    """For each counted subset that may be asked: its members one after the other, whatever they say.
+
+    In an order in which those that have answered were always counted; none where there is no such order. The
+    last is of all of them, where they were counted together.
+    """
     evidence = ensemble.evidence
     held = sum(1 << number for number in ensemble.held)
     found: list[Plan] = []
     for subset in evidence.subsets:
-        if subset & ~held:
+        ahead = {} if subset & ~held else _ways_to(subset, evidence)
+        if 0 not in ahead:
             continue
         choices: list[Choice] = []
         for known in (0, *evidence.subsets):
-            # Where members are alone, a second one leads nowhere that was counted.
-            missing = () if known and evidence.is_alone else members_of(subset & ~known)
+            following = ahead.get(known, ())
             gains = _gains(evidence, known).tolist()
-            choices += [Choice(missing[:1], tuple(each)) if missing else ENOUGH for each in gains]
+            choices += [Choice(following, tuple(each)) if following else ENOUGH for each in gains]
         plan = _evaluated(ensemble, choices, ())
-        found.append(replace(plan, accuracy=evidence.accuracy(subset)))
+        found.append(replace(plan, accuracy=evidence.expected(subset)))
     return found
+
+
+def _ways_to(subset: int, evidence: EvidenceStates) -> dict[int, tuple[int, ...]]:
+    """Of subsets from which one comes to this one by counted ones: whom to ask next; at its end nobody."""
+    ways: dict[int, tuple[int, ...]] = {}
+    for known in (*reversed(evidence.subsets), 0):
+        missing = members_of(subset & ~known)
+        following = [member for member in missing if known | 1 << member in ways]
+        if following or not missing:
+            ways[known] = tuple(following[:1])
+    return ways
 
 
 def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
