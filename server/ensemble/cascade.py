@@ -149,7 +149,7 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> 
         return Cascade(ensemble, policy, {"gear": gear}, plans[gear].accuracy)
     if subset == (1 << len(ensemble.members)) - 1:
         return None  # nobody is broken
-    return Cascade(ensemble, Static(ensemble, subset), {}, ensemble.evidence.accuracy(subset))
+    return Cascade(ensemble, Static(ensemble, subset), {}, ensemble.evidence.expected(subset))
 
 
 def _together(ensemble: Ensemble, accuracy: float, shared_s: float) -> tuple[int, float]:
