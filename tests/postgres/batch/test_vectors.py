@@ -234,6 +234,31 @@ def test_an_array_is_cast_to_a_vector_above_the_batch(
     assert same_either_way(vectorizing(pgvector, form), query)
 
 
+def test_texts_are_utf_8_whatever_encoding_the_client_speaks(session: Session) -> None:
+    """An array of one text, é, as a server hands it to a twin, which knows nothing of clients."""
+    binary = "0000000100000000000000190000000100000001" + "00000002c3a9"
+    session.must(
+        "CREATE FUNCTION named(int) RETURNS text[] STABLE STRICT COST 10000 LANGUAGE plpgsql AS"
+        " $$BEGIN RETURN ARRAY[chr(233)]; END$$",
+        "CREATE FUNCTION named_batch(ids int[]) RETURNS bytea[] STABLE LANGUAGE plpgsql AS $$BEGIN RETURN"
+        f" array_fill('\\x{binary}'::bytea, ARRAY[cardinality(ids)]); END$$",
+        "CREATE TABLE things AS SELECT generate_series(1, 20) AS id",
+    )
+    for encoding in ("LATIN1", "SQL_ASCII", "UTF8"):
+        session.must(f"SET client_encoding = '{encoding}'")
+        query = "SELECT id, ascii((named(id))[1]), octet_length((named(id))[1]) FROM things ORDER BY id"
+        assert same_either_way(session, query)[0] == (1, 233, 2)
+    session.must("SET client_encoding = 'LATIN1'")
+    session.must("ALTER FUNCTION named_batch COST 1")  # another plan
+    session.must(
+        "CREATE OR REPLACE FUNCTION named_batch(ids int[]) RETURNS bytea[] STABLE LANGUAGE plpgsql AS"
+        " $$BEGIN RETURN array_fill('\\x00'::bytea, ARRAY[cardinality(ids)]); END$$"
+    )
+    assert session.run("SELECT named(id) FROM things").error is not None
+    assert session.run("SELECT chr(233)").rows == [("é",)], "what the client speaks is as before"
+    session.must("RESET client_encoding")
+
+
 @pytest.mark.parametrize("form", [("vector[]", "made(path)"), ("bytea[]", "vector_send(made(path))")])
 def test_a_function_returns_vectors_of_pgvector(pgvector: Session, form: tuple[str, str]) -> None:
     vectorizing(pgvector, form, kind="vector")

@@ -13,6 +13,7 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -122,7 +123,7 @@ unwrap(BatchType *type, Datum element, bool *isnull)
  * how many bytes they have.  Raises what the receive function does.
  */
 static Size
-receive_results(CallState *call, MemoryContext context, const Datum *elements,
+receive_values(CallState *call, MemoryContext context, const Datum *elements,
 				const bool *nulls, int first, int n)
 {
 	Datum	   *results = &call->inputs.results[first];
@@ -172,6 +173,32 @@ receive_results(CallState *call, MemoryContext context, const Datum *elements,
 		MemoryContextReset(scratch);
 	}
 	MemoryContextDelete(scratch);
+	return bytes;
+}
+
+/*
+ * The same, with the texts in it as UTF-8.  Receive functions take them to be
+ * in the encoding of the client, of which a twin knows nothing.
+ */
+static Size
+receive_results(CallState *call, MemoryContext context, const Datum *elements,
+				const bool *nulls, int first, int n)
+{
+	int			encoding = pg_get_client_encoding();
+	Size		bytes = 0;
+
+	if (encoding == PG_UTF8 || PrepareClientEncoding(PG_UTF8) < 0)
+		return receive_values(call, context, elements, nulls, first, n);
+	PG_TRY();
+	{
+		(void) SetClientEncoding(PG_UTF8);
+		bytes = receive_values(call, context, elements, nulls, first, n);
+	}
+	PG_FINALLY();
+	{
+		(void) SetClientEncoding(encoding);
+	}
+	PG_END_TRY();
 	return bytes;
 }
 
