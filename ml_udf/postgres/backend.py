@@ -25,6 +25,7 @@ class Asked(IntEnum):
 
 
 _XACT_EVENT_ABORT = 2  # of access/xact.h
+_STATEMENT_TIMEOUT = 3  # of utils/timeout.h
 
 
 class _ResetCallback(ctypes.Structure):
@@ -46,13 +47,14 @@ class Backend:
     def __init__(self) -> None:
         self._server = server = ctypes.PyDLL(None)  # PyDLL: keeps the interpreter's lock, so no thread runs
         self._interrupt_pending = ctypes.c_int.in_dll(server, "InterruptPending")
-        self._statement_timeout_ms = ctypes.c_int.in_dll(server, "StatementTimeout")
         self._contexts = [
             ctypes.c_void_p.in_dll(server, name)
             for name in ("PortalContext", "MessageContext", "TopTransactionContext")
         ]
-        self._statement_start = server.GetCurrentStatementStartTimestamp
-        self._statement_start.restype = ctypes.c_int64
+        self._timeout_active = server.get_timeout_active
+        self._timeout_active.restype = ctypes.c_bool
+        self._timeout_at = server.get_timeout_finish_time
+        self._timeout_at.restype = ctypes.c_int64
         self._now = server.GetCurrentTimestamp
         self._now.restype = ctypes.c_int64
         self._role = server.GetUserId
@@ -104,16 +106,19 @@ class Backend:
         """Whether the session has a prepared statement of that name."""
         return bool(self._prepared(name, False))  # false: it is no error if there is none
 
-    def statement_end_s(self) -> float | None:
-        """When statement_timeout ends the statement, on time.monotonic()'s clock; None = never."""
-        if self._statement_timeout_ms.value <= 0:
-            return None
-        left_us = self._statement_start() + 1000 * self._statement_timeout_ms.value - self._now()
-        return time.monotonic() + float(left_us) / 1e6
+    def statement_end_us(self) -> int | None:
+        """When statement_timeout ends the statement, on PostgreSQL's clock; None = never.
 
-    def statement_start_us(self) -> int:
-        """When the client's message arrived; differs between the FETCHes of one cursor."""
-        return int(self._statement_start())
+        It differs between the FETCHes of one cursor. What the setting says may be another matter: PostgreSQL
+        reads it when a statement begins, and of several in one message each has its own time.
+        """
+        if not self._timeout_active(_STATEMENT_TIMEOUT):
+            return None
+        return int(self._timeout_at(_STATEMENT_TIMEOUT))
+
+    def monotonic_s(self, at_us: int) -> float:
+        """A time of PostgreSQL's clock on that of time.monotonic()."""
+        return time.monotonic() + float(at_us - self._now()) / 1e6
 
     def forbids_queries(self) -> bool:
         """Whether a query through SPI would fail because a parallel plan is active (up to PostgreSQL 16)."""

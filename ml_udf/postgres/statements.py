@@ -33,7 +33,7 @@ _DEFAULTS = Options()
 _MARK = b"ml_udf_statistics"
 MAX_REQUEST_ROWS = 65_536  # more is gathered only where one request at a time is wanted
 
-StatementKey = tuple[int, "Target", tuple[str | None, ...], int]
+StatementKey = tuple[int, "Target", tuple[str | None, ...], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ class Statements:
         Raises `BadOption` for a setting that cannot be used, `PostgresError` where there is no such server.
         """
         backend = self._backend
-        statement_end_s = backend.statement_end_s()
+        statement_end_us = backend.statement_end_us()
         key = (
             backend.role(),
             target,
             tuple([backend.setting(name) for _, name in _SETTINGS]),
-            0 if statement_end_s is None else backend.statement_start_us(),  # a FETCH has its own deadline
+            statement_end_us,  # a FETCH has its own
         )
         context = backend.statement_context()
         under_way = self._open.get(context)
@@ -119,7 +119,8 @@ class Statements:
             client = self._client(under_way, target)
             options = _options(target, key[2], gather_rows=self._gather_rows())
             binding = self._image_binding(client, target) if target.sends_bytes else target.binding
-            statement = Statement(client, binding, options, deadline_s=statement_end_s)
+            deadline_s = None if statement_end_us is None else backend.monotonic_s(statement_end_us)
+            statement = Statement(client, binding, options, deadline_s=deadline_s)
             statement.version = under_way.version(target)
             under_way.asked[key] = statement
         return statement

@@ -89,6 +89,25 @@ def test_the_rest_of_statement_timeout_travels_as_the_deadline(
     assert 2000 < sent["ml_udf_deadline_ms"] <= 4600
 
 
+def test_each_statement_of_one_message_has_its_own_deadline(engine: Engine, fake_server: OipServer) -> None:
+    engine.query("SET statement_timeout = '5s'")
+    engine.query("SELECT pg_sleep(1); SELECT udf_food_name('/a')")
+    (sent,) = fake_server.parameters
+    assert 4000 < sent["ml_udf_deadline_ms"] <= 5000
+
+
+def test_a_statement_timeout_that_is_set_within_the_statement_is_the_next_ones(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query("""DO $$ BEGIN
+        PERFORM set_config('statement_timeout', '1ms', false);
+        PERFORM pg_sleep(0.01), udf_food_name('/a');
+        PERFORM set_config('statement_timeout', '0', false);
+    END $$""")
+    (sent,) = fake_server.parameters
+    assert sent["ml_udf_deadline_ms"] > 5000
+
+
 def test_each_fetch_of_a_cursor_has_its_own_deadline(engine: Engine, fake_server: OipServer) -> None:
     engine.query("SET statement_timeout = '2s'")
     with engine.connection.transaction():
