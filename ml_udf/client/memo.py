@@ -121,6 +121,8 @@ def memo_key(value: Value) -> Hashable:
         return value
     if len(value) > _HASHED_ABOVE_NUMBERS and set(map(type, value)) == {float}:
         return ("float", *_hashed(array("d", value).tobytes()))
+    if value and isinstance(value[0], list):  # PostgreSQL's arrays of two dimensions: no function takes them
+        return tuple(map(memo_key, value))
     return tuple(value)
 
 

@@ -132,6 +132,12 @@ def test_vectors_go_as_numbers(postgres_engine: Callable[..., Engine]) -> None:
         assert engine.value(f"SELECT total_batch({many})") == [6.0, None, 12.0]
         with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="a row has 2 numbers"):
             engine.query("SELECT total(ARRAY[1, 2])")
+        for odd in ("ARRAY[[1, 2, 3], [4, 5, 6]]", "ARRAY[1, NULL, 3]"):
+            with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="vectors of numbers"):
+                engine.query(f"SELECT total({odd})")
+            engine.query("SET ml_udf.on_error = 'null'")
+            assert engine.value(f"SELECT total({odd})") is None
+            engine.query("RESET ml_udf.on_error")
 
 
 def test_one_version_answers_a_whole_statement(foodlog: Engine, fake_server: OipServer) -> None:
