@@ -24,6 +24,14 @@ _PAGE_ROWS = 4096
 _BYTEA = 17  # the type's own oid
 _PART_BYTES = 4 << 20
 
+# Infinity is the last day or moment that can be sent, as it is where DuckDB sends its rows. PostgreSQL's own
+# last moments are behind that one.
+_DAYS = """CASE WHEN {0} = 'infinity' THEN 2147483647 WHEN {0} = '-infinity' THEN -2147483647
+    ELSE {0} - '1970-01-01'::pg_catalog.date END::pg_catalog.int8"""
+_MICROSECONDS = """CASE WHEN {0} >= '294247-01-01' THEN 9223372036854775807
+    WHEN {0} = '-infinity' THEN -9223372036854775807
+    ELSE (extract(epoch from {0}) * 1000000)::pg_catalog.int8 END"""
+
 # A column's type → the type that it is sent as, and the SQL that makes it so, whatever DateStyle says.
 _SENT: dict[str, tuple[str, str]] = {
     "int2": ("int64", "{}::pg_catalog.int8"),
@@ -33,9 +41,9 @@ _SENT: dict[str, tuple[str, str]] = {
     "float8": ("float64", "{}"),
     "numeric": ("float64", "{}::pg_catalog.text"),  # as float8 what is too large would be an error
     "bool": ("bool", "{}"),
-    "date": ("date32", "({} - '1970-01-01'::pg_catalog.date)::pg_catalog.int8"),
-    "timestamp": ("timestamp", "(extract(epoch from {}) * 1000000)::pg_catalog.int8"),
-    "timestamptz": ("timestamptz", "(extract(epoch from {}) * 1000000)::pg_catalog.int8"),
+    "date": ("date32", _DAYS),
+    "timestamp": ("timestamp", _MICROSECONDS),
+    "timestamptz": ("timestamptz", _MICROSECONDS),
 }
 _TEXT = ("string", "{}::pg_catalog.text")
 _JSON_TEXT = ("string", "pg_catalog.to_jsonb({})::pg_catalog.text")

@@ -17,6 +17,7 @@ from ml_udf.client import Client
 from ml_udf.training import TrainingCalls
 from tests.engines import Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
+from tests.waiting import wait_until
 
 SPACE: list[dict[str, Any]] = [
     {"name": "max_depth", "dtype": "integer", "min": 2, "max": 7, "default": 3},
@@ -110,6 +111,27 @@ TOLD: dict[str, Any] = {
     "class_weight": "balanced",
     "refit": False,
 }
+
+
+def test_days_and_moments_without_end_are_taken_with_their_rows(engine: Engine) -> None:
+    def until(kind: str) -> str:
+        odd = f"WHEN 1 THEN {kind} 'infinity' WHEN 2 THEN {kind} '-infinity' WHEN 3 THEN NULL"
+        return f"CASE id % 5 {odd} ELSE {kind} '2026-01-31' END"
+
+    columns = f"{until('DATE')} AS day, {until('TIMESTAMP')} AS at, {until('TIMESTAMPTZ')} AS moment"
+    query = f"SELECT id, age, churned, {columns} FROM people".replace("'", "''")
+    engine.query(f"SELECT ml_udf.create_dataset('unending', '{query}', {DATASET})")
+    assert engine.query("SELECT rows FROM ml_udf.datasets WHERE name = 'unending'") == [(ROWS,)]
+    ((job,),) = engine.query(
+        "SELECT ml_udf.train('unending', models => 'gradient_boosting', budget => '1 trials', refit => false)"
+    )
+
+    def state() -> str:
+        ((found,),) = engine.query(f"SELECT state FROM ml_udf.jobs WHERE id = {job}")
+        return str(found)
+
+    wait_until(lambda: state() not in ("queued", "running", "waiting"), 90)
+    assert state() == "done"
 
 
 def test_all_that_a_job_may_be_told_reaches_it_from_sql(engine: Engine, server: InferenceServer) -> None:

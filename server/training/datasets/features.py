@@ -71,23 +71,20 @@ def _kind(kind: pa.DataType, name: str, dataset: str) -> str:
 def _values(values: pa.Array, kind: str) -> list[Any]:
     if kind == "date":
         days = values.cast(pa.date32(), safe=False).cast(pa.int32()).to_pylist()
-        return [None if day is None else _iso_8601(_DATES, timedelta(days=day)) for day in days]
+        return [None if day is None else _iso_8601(_DATES, days=day) for day in days]
     if kind in ("timestamp", "timestamptz"):
         origin = _MOMENTS.replace(tzinfo=UTC) if kind == "timestamptz" else _MOMENTS
         moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64()).to_pylist()
-        return [
-            None if moment is None else _iso_8601(origin, timedelta(microseconds=moment))
-            for moment in moments
-        ]
+        return [None if moment is None else _iso_8601(origin, microseconds=moment) for moment in moments]
     found: list[Any] = values.to_pylist()
     if kind != "number":
         return found
     return [None if value is None or not math.isfinite(value) else float(value) for value in found]
 
 
-def _iso_8601(origin: date, after: timedelta) -> str | None:
+def _iso_8601(origin: date, **after: int) -> str | None:
     """None for what stands before the first year or after the last, infinity among them."""
     try:
-        return (origin + after).isoformat()
+        return (origin + timedelta(**after)).isoformat()
     except OverflowError:
         return None
