@@ -395,9 +395,10 @@ class WatchWorker:
         for row in rows:
             if row["paused"]:
                 continue
-            watch = _watch_of(row)
-            before = self._bounds.get(watch.id)
+            before = self._bounds.get(row["id"])
+            watch = None
             try:
+                watch = _watch_of(row)
                 found[watch.id] = self._bind(connection, watch, before)
             except WatchChanged:
                 connection.rollback()
@@ -407,8 +408,8 @@ class WatchWorker:
                     raise
                 connection.rollback()
                 if isinstance(error, PASSING) and before is not None and before.watch == watch:
-                    found[watch.id] = before
-                self._unbound(sql, watch, error)
+                    found[before.watch.id] = before
+                self._unbound(sql, row["id"], error)
         for row in rows:
             if (bound_ := found.get(row["id"])) is not None:
                 bound_.job.lag_rows = int(row["lag_rows"])
@@ -479,10 +480,10 @@ class WatchWorker:
         if (record["server"], asked) != (made_for.server, made_for.binding):
             raise UnknownFunction(f"{made_for.signature} stands for another function now", hint=again)
 
-    def _unbound(self, sql: Connection, watch: Watch, error: Exception) -> None:
+    def _unbound(self, sql: Connection, watch: int, error: Exception) -> None:
         text = _said(error)
-        self._say(f"watch {watch.id}: {text}")
-        sql.change(_FAULT, str(watch.id), text)
+        self._say(f"watch {watch}: {text}")
+        sql.change(_FAULT, str(watch), text)
         sql.commit()
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ml_udf.client.statement import Binding
-from ml_udf.errors import InputNotFound, MlUdfError, RemoteInvalid, ServerFault
+from ml_udf.errors import BadOption, InputNotFound, MlUdfError, RemoteInvalid, ServerFault
 from ml_udf.scoring.request import BATCH_ROWS, ScoreRequest
 
 __all__ = ["CHANNEL", "LOOK", "NOTE_KEYS", "Definition", "Watch", "pause_s", "retry_s"]
@@ -73,11 +73,33 @@ class Definition:
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> Definition:
-        """The very same."""
-        given = dict(told)
-        binding = Binding(given.pop("asked"), given.pop("input_name"), given.pop("output_name"))
-        given |= {"key": tuple(given["key"]), "rescore": frozenset(given["rescore"])}
-        return cls(binding=binding, **given)
+        """The very same. Raises `BadOption` for what is none: its owner can write what he likes."""
+        try:
+            given = dict(told)
+            binding = Binding(given.pop("asked"), given.pop("input_name"), given.pop("output_name"))
+            given |= {"key": tuple(given["key"]), "rescore": frozenset(given["rescore"])}
+            made = cls(binding=binding, **given)
+            is_sound = made._is_sound()
+        except (AttributeError, KeyError, TypeError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise BadOption(
+                "what the watch was made with cannot be read",
+                hint="drop it with ml_udf.drop_watch, and make it again",
+            )
+        return made
+
+    def _is_sound(self) -> bool:
+        """Whether all is of its type."""
+        asked = self.binding
+        texts = (self.function, self.server, self.input, self.path, asked.function, *self.key)
+        texts += (*self.rescore, *self.options.keys(), *self.options.values())
+        others = (self.signature, self.condition, self.version, asked.input_name, asked.output_name)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(text, str) for text in others if text is not None)
+            and type(self.batch_rows) is int
+        )
 
     def answers_as(self, other: Definition) -> bool:
         """Whether answers by this one stand under the other one, too."""

@@ -160,9 +160,12 @@ class Triggers:
             "DELETE": row.format(1, before),
             "TRUNCATE": "'-infinity', 0, '{}'",
         }
-        lines = ["BEGIN", "CASE tg_op"]
-        lines += [f"WHEN '{event}' THEN\n{into.format(values)}" for event, values in noted.items()]
-        return "\n".join([*lines, "END CASE;", "RETURN NULL;", "END"])
+        # Not CASE, which looks for its operator along the search_path of whoever writes.
+        branches = [
+            f"IF tg_op OPERATOR(pg_catalog.=) '{event}' THEN\n{into.format(values)}\nEND IF;"
+            for event, values in noted.items()
+        ]
+        return "\n".join(["BEGIN", *branches, "RETURN NULL;", "END"])
 
     def _watched(self) -> str:
         """That the watch is there; a worker that sleeps is woken."""

@@ -135,6 +135,38 @@ def test_the_package_the_extension_and_the_server_have_one_version() -> None:
     )  # what is installed; `make` installs again when pyproject.toml changes
 
 
+def test_a_database_in_another_encoding_than_utf_8_is_refused(cluster: Sandbox) -> None:
+    """PL/Python ends the process there, and so everybody's, at an error that names a text not in ASCII."""
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        name = f"in_{encoding.lower()}"
+        cluster.sql(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+        engine = Engine(cluster.dsn(name))
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match=f"in UTF8, .* in {encoding}") as caught:
+            engine.query("CREATE EXTENSION ml_udf CASCADE")
+        assert "ENCODING 'UTF8'" in (caught.value.diag.message_hint or "")
+        engine.close()
+        cluster.sql(f"DROP DATABASE {name}")
+
+
+@pytest.mark.security
+def test_an_update_fixes_the_search_path_of_triggers_that_were_made_before(
+    cluster: Sandbox, databases: Databases
+) -> None:
+    engine = Engine(cluster.dsn(databases.borrow()))
+    engine.query("DROP EXTENSION ml_udf CASCADE; CREATE EXTENSION ml_udf VERSION '0.11.0'")
+    made = "CREATE FUNCTION ml_udf_note_{}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $${}$$"
+    engine.query("SET check_function_bodies = off")
+    engine.query(made.format(7, "BEGIN\nCASE tg_op\nWHEN 'INSERT' THEN"))
+    engine.query(made.format(8, "BEGIN\nIF tg_op OPERATOR(pg_catalog.=) 'INSERT' THEN"))
+    engine.query("ALTER EXTENSION ml_udf UPDATE")
+    set_now = "SELECT proname, proconfig FROM pg_proc WHERE proname LIKE 'ml_udf_note%' ORDER BY 1"
+    assert engine.query(set_now) == [
+        ("ml_udf_note_7", ["search_path=pg_catalog, pg_temp"]),
+        ("ml_udf_note_8", None),
+    ]
+    engine.close()
+
+
 def test_an_update_equals_a_fresh_installation(cluster: Sandbox, databases: Databases) -> None:
     fresh = Engine(cluster.dsn(databases.borrow()))
     wanted = fresh.query(SHAPE)

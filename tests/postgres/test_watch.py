@@ -162,6 +162,71 @@ def test_a_writer_needs_no_right_but_to_the_table(engine: Engine, fake_server: O
     engine.query("DROP OWNED BY owner_of_food, writer_of_food; DROP ROLE owner_of_food, writer_of_food")
 
 
+@pytest.mark.security
+def test_what_a_writer_sets_changes_nothing_of_what_is_done_with_the_owners_rights(engine: Engine) -> None:
+    engine.query("DROP ROLE IF EXISTS owner_of_food; DROP ROLE IF EXISTS writer_of_food")
+    engine.query("CREATE ROLE owner_of_food IN ROLE ml_udf_reader; CREATE ROLE writer_of_food")
+    make_table(engine, 5)
+    engine.query(
+        "GRANT CREATE ON SCHEMA public TO owner_of_food; ALTER TABLE foodlog OWNER TO owner_of_food;"
+        " GRANT INSERT, UPDATE, DELETE, TRUNCATE ON foodlog TO writer_of_food;"
+        " GRANT SELECT ON foodlog TO writer_of_food;"
+        " CREATE SCHEMA traps AUTHORIZATION writer_of_food; GRANT USAGE ON SCHEMA traps TO PUBLIC;"
+        " CREATE TABLE traps.sprung (by text); GRANT INSERT, SELECT ON traps.sprung TO PUBLIC"
+    )
+    engine.query("SET ROLE writer_of_food")
+    engine.query(
+        "CREATE FUNCTION traps.equal(a text, b text) RETURNS boolean LANGUAGE plpgsql AS"
+        " $$BEGIN INSERT INTO traps.sprung VALUES (current_user); RETURN a OPERATOR(pg_catalog.=) b; END$$;"
+        "CREATE OPERATOR traps.= (LEFTARG = text, RIGHTARG = text, FUNCTION = traps.equal)"
+    )
+    for condition in ("", ", condition => 'age > 1'"):
+        engine.query("RESET ROLE; SET search_path = public; TRUNCATE traps.sprung; SET ROLE owner_of_food")
+        engine.query(INTO + condition + ")")
+        engine.query("SET ROLE writer_of_food; SET search_path = traps, pg_catalog, public")
+        assert engine.value("SELECT 'a'::text = 'a'::text") is True
+        engine.query("INSERT INTO foodlog (id, image_path, age) VALUES (100, '/100', 20)")
+        engine.query("UPDATE foodlog SET image_path = '/101', age = 0 WHERE id = 100")
+        engine.query("DELETE FROM foodlog")
+        engine.query("TRUNCATE foodlog")
+        assert set(engine.query("SELECT by FROM sprung")) == {("writer_of_food",)}, "the trap's own test"
+    engine.query("RESET ROLE; SET search_path = public")
+    engine.query(
+        "DROP OWNED BY owner_of_food, writer_of_food CASCADE; DROP ROLE owner_of_food, writer_of_food"
+    )
+
+
+@pytest.mark.security
+def test_a_reader_watches_no_table_of_others_and_holds_up_no_watch_of_theirs(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query("DROP ROLE IF EXISTS reader_of_food; CREATE ROLE reader_of_food IN ROLE ml_udf_reader")
+    make_table(engine, 20)
+    engine.query("CREATE TABLE scores (id int PRIMARY KEY); CREATE SCHEMA own AUTHORIZATION reader_of_food")
+    engine.query("SET ROLE reader_of_food; CREATE TABLE own.photos (id int PRIMARY KEY, image_path text)")
+    its = "INSERT INTO ml_udf._watch (owner, relation, target, place, definition) VALUES ('reader_of_food'"
+    for tables in ("'foodlog', 'foodlog'", "'foodlog', 'own.photos'", "'own.photos', 'scores'"):
+        assert refused(engine, f"{its}, {tables}, 'food', '{{}}')")[0] == "42501"
+    definitions = ('{"server": "ml_udf"}', '{"server": "ml_udf", "key": 3, "asked": [1]}')
+    for number, definition in enumerate(definitions):
+        engine.query(f"{its}, 'own.photos', 'own.photos', 'p{number}', '{definition}')")
+    for change in ("relation = 'foodlog'", "target = 'foodlog'", "place = 'food'", "id = 1000"):
+        assert refused(engine, f"UPDATE ml_udf._watch SET {change}")[0] == "42501"
+    endless = "SELECT id, now(), 3, NULL, '{1, 9223372036854775807}' FROM ml_udf._watch"
+    assert refused(engine, f"INSERT INTO ml_udf._new_note {endless}")[0] == "42501"
+    engine.query("RESET ROLE")
+    engine.query("ALTER TABLE foodlog RENAME age TO years; ALTER TABLE foodlog RENAME years TO age")
+    engine.query(WATCH + ")")
+    with worker(engine, fake_server):
+        wait_until(lambda: wrong_answers(engine) == [], FRESH_S)
+        faults = "SELECT last_error FROM ml_udf.watches WHERE owner = 'reader_of_food'"
+        wait_until(lambda: all(fault for (fault,) in engine.query(faults)), FRESH_S)
+        assert all("cannot be read" in fault for (fault,) in engine.query(faults))
+        engine.query("INSERT INTO foodlog (id, image_path) VALUES (50, '/50')")
+        wait_until(lambda: wrong_answers(engine) == [], FRESH_S)
+    engine.query("DROP OWNED BY reader_of_food CASCADE; DROP ROLE reader_of_food")
+
+
 def test_keys_of_several_quoted_columns_of_any_type_are_followed(
     engine: Engine, fake_server: OipServer
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from ml_udf.client.statement import Binding
-from ml_udf.errors import InputNotFound, InputUndecodable, MlUdfError, RemoteInvalid, WorkerLost
+from ml_udf.errors import BadOption, InputNotFound, InputUndecodable, MlUdfError, RemoteInvalid, WorkerLost
 from ml_udf.scoring import ColumnDef, Layout
 from ml_udf.scoring.watch import MAX_ATTEMPTS, Definition, Watch, pause_s, retry_s
 from ml_udf.scoring.watch_triggers import Triggers
@@ -51,6 +52,30 @@ def made(its: Layout, module: bool = False) -> list[str]:
 
 def test_a_definition_comes_back_from_the_database_as_it_was_stored() -> None:
     assert Definition.of_json(json.loads(json.dumps(definition().as_json()))) == definition()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("asked", None),
+        ("key", 3),
+        ("key", [3]),
+        ("rescore", [[]]),
+        ("batch_rows", "many"),
+        ("batch_rows", True),
+        ("options", []),
+        ("options", {"slo_ms": 3}),
+        ("condition", 1),
+        ("server", None),
+        ("of_a_later_release", 1),
+    ],
+)
+def test_a_definition_that_is_none_is_an_error_with_what_to_do(name: str, wrong: Any) -> None:
+    odd: Any = [name]
+    for told in (definition().as_json() | {name: wrong}, {name: wrong}, odd):
+        with pytest.raises(BadOption, match="cannot be read") as caught:
+            Definition.of_json(told)
+        assert "drop_watch" in caught.value.hint
 
 
 def test_answers_go_beside_the_rows_or_into_their_own_table() -> None:
