@@ -14,7 +14,7 @@ from typing import Any
 from ml_udf.errors import BadOption
 from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Plpy
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 
 __all__ = ["DatasetRows"]
 
@@ -104,15 +104,20 @@ class DatasetRows:
             described = self._plpy.execute(f"{selected} LIMIT 0")
             names, oids = list(described.colnames()), list(described.coltypes())
             is_bytes = [name for name, oid in zip(names, oids, strict=True) if oid == _BYTEA]
-            cursor = self._plpy.cursor(
-                _selected(query, "pg_catalog.to_jsonb(dataset)::pg_catalog.text AS row")
+            # Of bytes, the text that to_jsonb makes is what bytea_output says.
+            hexed = ", ".join(
+                f"{literal(name)}, pg_catalog.encode(dataset.{quoted(name)}, 'hex')" for name in is_bytes
             )
+            row = "pg_catalog.to_jsonb(dataset)"
+            if hexed:
+                row += f" OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object({hexed})"
+            cursor = self._plpy.cursor(_selected(query, f"({row})::pg_catalog.text AS row"))
             try:
                 while found := list(cursor.fetch(_PAGE_ROWS)):
                     rows = [json.loads(each["row"]) for each in found]
                     for row in rows:
                         for name in is_bytes:
-                            row[name] = None if row[name] is None else bytes.fromhex(row[name][2:])
+                            row[name] = None if row[name] is None else bytes.fromhex(row[name])
                     yield rows
                     check_interrupts()
             finally:

@@ -218,3 +218,19 @@ def test_statistics_go_with_discard_all_and_stay_through_a_rollback(engine: Engi
         assert engine.query(listed) == [("udf_food_name", 2)]
         engine.query("DISCARD ALL")
         assert engine.query(listed) == []
+
+
+def test_bytes_of_a_query_are_evaluated_as_they_are_whatever_bytea_output_says(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    fake_server.functions["eye"] = "image"
+    photos = [b"", b"\x00\xff", b"xx41", b"\\x41"]
+    engine.query("CREATE TABLE photos (photo bytea, label text)")
+    for photo in photos:
+        engine.query("INSERT INTO photos VALUES (%s, %s)", photo, label_of(photo))
+    query = "SELECT photo, label FROM photos UNION ALL SELECT NULL, 'none'"
+    for shown in ("hex", "escape"):
+        engine.query(f"SET bytea_output = '{shown}'")
+        found = engine.query(f"SELECT * FROM ml_udf.evaluate('eye', $${query}$$, 'label', 'photo')")
+        assert found[0][:2] == ("accuracy", 1.0)
+        assert found[0][3] == len(photos)
