@@ -22,7 +22,7 @@ from ml_udf.config import Options
 from ml_udf.postgres.binary import flat_reals
 from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
-from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog, Reals
+from ml_udf.scoring.postgres_catalog import TEXT_SETTINGS, Parameter, PostgresCatalog, Reals
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.resolving import resolved
 
@@ -43,6 +43,8 @@ def score_postgres(
     """Score a table of the database `dsn`. Raises as `score`, and `psycopg.Error`."""
     connected: dict[str, Any] = {"application_name": _NAME, **KEEPALIVES}
     with psycopg.connect(dsn, autocommit=True, **connected) as connection:
+        for name, value in TEXT_SETTINGS.items():
+            connection.execute(f"SET {name} = '{value}'")
         sql = Connection(connection)
         info = client.look_up(request.function, version=request.version)
         layout = resolved(PostgresCatalog(sql), request, info)

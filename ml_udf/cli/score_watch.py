@@ -42,13 +42,12 @@ from ml_udf.scoring import Asking
 from ml_udf.scoring.asking import PASSING
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.layout import Layout
-from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog
+from ml_udf.scoring.postgres_catalog import TEXT_SETTINGS, Parameter, PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.resolving import resolved
 from ml_udf.scoring.texts import array_literal
 from ml_udf.scoring.watch import CHANNEL, LOOK, Definition, Watch, pause_s
 from ml_udf.scoring.watch_store import WatchChanged, WatchStore
-from ml_udf.scoring.watch_triggers import TEXT_SETTINGS
 
 __all__ = ["WatchWorker"]
 

@@ -27,7 +27,7 @@ from ml_udf.postgres.watching import Watching
 from ml_udf.scoring import Asking, Layout, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.names import split_name
-from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog, Reals
+from ml_udf.scoring.postgres_catalog import TEXT_SETTINGS, Parameter, PostgresCatalog, Reals
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 from ml_udf.scoring.resolving import resolved
@@ -36,6 +36,9 @@ __all__ = ["Scoring"]
 
 _NAME_BYTES = 63
 _NOT_IN_A_TRANSACTION = "2D000"  # invalid_transaction_termination
+_FIX_TEXTS = "SELECT " + ", ".join(
+    f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in TEXT_SETTINGS.items()
+)
 
 # A function by its name, or by its signature where the name alone is not enough.
 _FUNCTIONS = """
@@ -211,6 +214,7 @@ class _Procedure:
         self._plpy = plpy
         self._batches = batches
         self._plans: dict[tuple[str, tuple[str, ...]], Plan] = {}
+        self._fixes_texts = False
 
     def rows(self, query: str, *parameters: Parameter) -> list[dict[str, Any]]:
         """The rows of a query."""
@@ -234,14 +238,19 @@ class _Procedure:
         return Reals(values, one)
 
     def commit(self) -> None:
-        """End the transaction, keeping it."""
+        """End the transaction, keeping it. The next one is this procedure's own, with `TEXT_SETTINGS`."""
         self._plpy.commit()
+        self._fixes_texts = True
 
     def rollback(self) -> None:
         """End the transaction, forgetting it."""
         self._plpy.rollback()
+        self._fixes_texts = True
 
     def _executed(self, query: str, parameters: Sequence[Parameter]) -> Any:  # noqa: ANN401  # plpy's result
+        if self._fixes_texts:
+            self._fixes_texts = False
+            self._executed(_FIX_TEXTS, ())
         types = tuple("text" if isinstance(value, str) else "bytea" for value in parameters)
         plan = self._plans.get((query, types))
         if plan is None:

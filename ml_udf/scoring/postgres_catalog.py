@@ -12,9 +12,17 @@ from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import ColumnDef, Source
 from ml_udf.scoring.names import split_name
 
-__all__ = ["Parameter", "PostgresCatalog", "Reals", "Sql"]
+__all__ = ["TEXT_SETTINGS", "Parameter", "PostgresCatalog", "Reals", "Sql"]
 
 Parameter: TypeAlias = str | bytes
+
+# By which the texts of keys, and the hashes of inputs, are the same for all who write or read them.
+TEXT_SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+}
 
 _TABLES = {"r", "p", "f"}  # plain, partitioned, foreign
 _INDEXED = {"r", "p"}

@@ -21,18 +21,12 @@ from dataclasses import dataclass
 
 from ml_udf.quoting import literal, qualified, quoted
 from ml_udf.scoring.layout import ColumnDef, Layout
+from ml_udf.scoring.postgres_catalog import TEXT_SETTINGS
 from ml_udf.scoring.watch import CHANNEL, NOTE_KEYS
 
-__all__ = ["TEXT_SETTINGS", "Triggers", "function_name"]
+__all__ = ["Triggers", "function_name"]
 
 _NUMBERS = {"smallint", "integer", "bigint", "real", "double precision", "numeric"}
-# By which the texts of keys are the same for whoever writes them and whoever reads them.
-TEXT_SETTINGS = {
-    "datestyle": "ISO",
-    "intervalstyle": "postgres",
-    "bytea_output": "hex",
-    "extra_float_digits": "1",
-}
 _ONE_TEXT = {"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "boolean"}
 # Keys that the module notes.
 _IN_MODULE = {"smallint", "integer", "bigint", "uuid", "text", "character varying"}

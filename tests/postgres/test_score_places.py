@@ -92,6 +92,27 @@ def test_keys_of_any_type_that_has_an_order_work(engine: Engine, kind: str) -> N
     assert call(engine, "result_table => 'scores'", sql) == (0, 0, 0)
 
 
+def test_how_a_session_shows_values_changes_no_key_and_stays_as_it_is(engine: Engine) -> None:
+    engine.query(
+        """CREATE TABLE t (f float8, d date, i interval, b bytea, path text, PRIMARY KEY (f, d, i, b));
+           INSERT INTO t SELECT n / 3.0::float8, '2026-01-01'::date + n, n * '1 day 0.5 s'::interval,
+               int4send(n * 65537), '/' || n FROM generate_series(1, 300) n"""
+    )
+    settings = {
+        "DateStyle": "German, DMY",
+        "IntervalStyle": "iso_8601",
+        "bytea_output": "escape",
+        "extra_float_digits": "-5",
+    }
+    for name, value in settings.items():
+        engine.query(f"SET {name} = '{value}'")
+    sql = "CALL ml_udf.score_table('t', 'udf_food_name', 'path', batch_rows => 37, result_table => 'scores'"
+    assert call(engine, "", sql) == (300, 0, 0)
+    assert {name: engine.value(f"SHOW {name}") for name in settings} == settings
+    engine.query("RESET ALL")
+    assert call(engine, "", sql) == (0, 0, 0)
+
+
 def test_partitioned_tables_work(engine: Engine) -> None:
     engine.query(
         """CREATE TABLE p (id int, path text, food text, PRIMARY KEY (id)) PARTITION BY RANGE (id);
