@@ -49,7 +49,11 @@ _NULL = Outcome()
 
 
 class Statement:
-    """The state of one (statement, function). Safe to call from the engine's several threads."""
+    """The state of one (statement, function). Safe to call from the engine's several threads.
+
+    deadline_s: when its time is over, on `time.monotonic()`'s clock; None = never. Each FETCH of a cursor has
+    another one.
+    """
 
     def __init__(
         self, client: Client, binding: Binding, options: Options, *, deadline_s: float | None = None
@@ -62,7 +66,7 @@ class Statement:
         self._first_fault: MlUdfError | None = None
         self._reported = 0
         self._client = client
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._down: MlUdfError | None = None
         self._is_kept = False  # whether the server had answered all that was asked last before
         self._memo = Memo()
@@ -109,14 +113,9 @@ class Statement:
             version=self._pinned_version(on_wait),
             input_name=self.binding.input_name,
             output_name=self.binding.output_name,
-            deadline_s=self._deadline_s,
+            deadline_s=self.deadline_s,
             on_wait=on_wait,
         )
-
-    @property
-    def deadline_s(self) -> float | None:
-        """When its time is over, on `time.monotonic()`'s clock; None where it has no end."""
-        return self._deadline_s
 
     def made_null(self, value: Value, fault: MlUdfError) -> None:
         """A row of this input is NULL because of that, and is to be warned of."""
@@ -153,7 +152,7 @@ class Statement:
                 version=self._pinned_version(on_wait),
                 input_name=self.binding.input_name,
                 output_name=self.binding.output_name,
-                deadline_s=self._deadline_s,
+                deadline_s=self.deadline_s,
                 on_wait=on_wait,
                 detail=self.binding.detail,
             )
@@ -284,7 +283,7 @@ class Statement:
             version=version,
             input_name=self.binding.input_name,
             output_name=self.binding.output_name,
-            deadline_s=self._deadline_s,
+            deadline_s=self.deadline_s,
             on_wait=on_wait,
             detail=self.binding.detail,
         )
@@ -329,7 +328,7 @@ class Statement:
                     self.binding.function,
                     input_name=self.binding.input_name,
                     output_name=self.binding.output_name,
-                    deadline_s=self._deadline_s,
+                    deadline_s=self.deadline_s,
                     on_wait=on_wait,
                 )
                 self.version = info.version

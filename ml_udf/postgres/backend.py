@@ -106,19 +106,16 @@ class Backend:
         """Whether the session has a prepared statement of that name."""
         return bool(self._prepared(name, False))  # false: it is no error if there is none
 
-    def statement_end_us(self) -> int | None:
-        """When statement_timeout ends the statement, on PostgreSQL's clock; None = never.
+    def statement_end_s(self) -> float | None:
+        """When statement_timeout ends the statement, on time.monotonic()'s clock; None = never.
 
         It differs between the FETCHes of one cursor. What the setting says may be another matter: PostgreSQL
         reads it when a statement begins, and of several in one message each has its own time.
         """
         if not self._timeout_active(_STATEMENT_TIMEOUT):
             return None
-        return int(self._timeout_at(_STATEMENT_TIMEOUT))
-
-    def monotonic_s(self, at_us: int) -> float:
-        """A time of PostgreSQL's clock on that of time.monotonic()."""
-        return time.monotonic() + float(at_us - self._now()) / 1e6
+        left_us = self._timeout_at(_STATEMENT_TIMEOUT) - self._now()
+        return time.monotonic() + float(left_us) / 1e6
 
     def forbids_queries(self) -> bool:
         """Whether a query through SPI would fail because a parallel plan is active (up to PostgreSQL 16)."""

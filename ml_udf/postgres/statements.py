@@ -33,7 +33,7 @@ _DEFAULTS = Options()
 _MARK = b"ml_udf_statistics"
 MAX_REQUEST_ROWS = 65_536  # more is gathered only where one request at a time is wanted
 
-StatementKey = tuple[int, "Target", tuple[str | None, ...], int | None]
+StatementKey = tuple[int, "Target", tuple[str | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _OpenStatement:
 
     def version(self, target: Target) -> str | None:
         """The version that this statement began with, whatever the settings or the role were then."""
-        for (_, other, _, _), statement in self.asked.items():
+        for (_, other, _), statement in self.asked.items():
             same = (other.server, other.binding.function) == (target.server, target.binding.function)
             if same and statement.version:
                 return statement.version
@@ -103,12 +103,10 @@ class Statements:
         Raises `BadOption` for a setting that cannot be used, `PostgresError` where there is no such server.
         """
         backend = self._backend
-        statement_end_us = backend.statement_end_us()
         key = (
             backend.role(),
             target,
             tuple([backend.setting(name) for _, name in _SETTINGS]),
-            statement_end_us,  # a FETCH has its own
         )
         context = backend.statement_context()
         under_way = self._open.get(context)
@@ -119,10 +117,10 @@ class Statements:
             client = self._client(under_way, target)
             options = _options(target, key[2], gather_rows=self._gather_rows())
             binding = self._image_binding(client, target) if target.sends_bytes else target.binding
-            deadline_s = None if statement_end_us is None else backend.monotonic_s(statement_end_us)
-            statement = Statement(client, binding, options, deadline_s=deadline_s)
+            statement = Statement(client, binding, options)
             statement.version = under_way.version(target)
             under_way.asked[key] = statement
+        statement.deadline_s = backend.statement_end_s()
         return statement
 
     def client(self, server: str) -> Client:
@@ -219,7 +217,7 @@ class Statements:
         under_way = self._open.pop(context)
         for statement in under_way.asked.values():
             statement.forget()
-        for (role, target, _, _), statement in under_way.asked.items():
+        for (role, target, _), statement in under_way.asked.items():
             past = self._of(target, role)
             past.statements += 1
             past.calls = past.calls + statement.stats
@@ -245,7 +243,7 @@ class Statements:
 def _by_function(asked: Mapping[StatementKey, Statement]) -> Iterable[Statement]:
     """One for each function, with the faults of all its uses: `predict` and the function's own are one."""
     found: dict[tuple[str, str], Statement] = {}
-    for (_, target, _, _), statement in asked.items():
+    for (_, target, _), statement in asked.items():
         first = found.setdefault((target.server, target.binding.function), statement)
         if first is not statement:
             first.absorb(statement)

@@ -108,6 +108,17 @@ def test_a_statement_timeout_that_is_set_within_the_statement_is_the_next_ones(
     assert sent["ml_udf_deadline_ms"] > 5000
 
 
+def test_what_a_cursor_asked_is_remembered_whatever_the_deadlines_of_its_fetches(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query("SET statement_timeout = '30s'")
+    with engine.connection.transaction():
+        engine.query("DECLARE c CURSOR FOR SELECT udf_food_name('/' || n % 3) FROM generate_series(1, 9) n")
+        for _ in range(3):
+            assert len(engine.query("FETCH 3 FROM c")) == 3
+    assert sorted(fake_server.rows) == ["/0", "/1", "/2"]
+
+
 def test_each_fetch_of_a_cursor_has_its_own_deadline(engine: Engine, fake_server: OipServer) -> None:
     engine.query("SET statement_timeout = '2s'")
     with engine.connection.transaction():
