@@ -45,6 +45,15 @@ class Binding:
     detail: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """A call that was begun with: its keys, and in which row each is."""
+
+    rows: dict[Hashable, int]
+    pending: PendingCall
+    within: int
+
+
 _NULL = Outcome()
 
 
@@ -71,7 +80,7 @@ class Statement:
         self._is_kept = False  # whether the server had answered all that was asked last before
         self._memo = Memo()
         self._claims: dict[Hashable, threading.Event] = {}  # what a thread is asking for; set when it is done
-        self._begun: list[tuple[dict[Hashable, int], PendingCall]] = []  # keys → rows of what was begun with
+        self._begun: list[_Begun] = []
         self._lock = threading.Lock()
         self._pinning = threading.Lock()
 
@@ -128,8 +137,12 @@ class Statement:
         self._nulled |= other._nulled
         self._first_fault = self._first_fault or other._first_fault
 
-    def begin(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> bool:
+    def begin(
+        self, values: Sequence[Value], on_wait: Callable[[], None] | None = None, *, within: int = 0
+    ) -> bool:
         """Send the values that have no answer yet, without waiting: `values` and `answers` will.
+
+        within: by which `forget` may know them again
 
         False where that cannot be done here; nothing is sent then. Raises what concerns the whole statement.
         """
@@ -139,8 +152,8 @@ class Statement:
                 for key, value in zip(memo_keys(values), values, strict=True)
                 if value is not None and key not in self._memo
             }
-            for keys, _ in self._begun:
-                for key in unknown.keys() & keys.keys():
+            for begun in self._begun:
+                for key in unknown.keys() & begun.rows.keys():
                     del unknown[key]
         if not unknown or self._down is not None:
             return True
@@ -161,15 +174,19 @@ class Statement:
         if pending is None:
             return False
         with self._lock:
-            self._begun.append(({key: row for row, key in enumerate(unknown)}, pending))
+            self._begun.append(_Begun({key: row for row, key in enumerate(unknown)}, pending, within))
         return True
 
-    def forget(self) -> None:
-        """Drop what was begun with and not answered: the server need not compute it."""
+    def forget(self, since: int = 0) -> None:
+        """Drop what was begun with and not answered: the server need not compute it.
+
+        since: only what was begun `within` that, or a later one
+        """
         with self._lock:
-            begun, self._begun = self._begun, []
-        for _, pending in begun:
-            pending.drop()
+            begun = [each for each in self._begun if each.within >= since]
+            self._begun = [each for each in self._begun if each.within < since]
+        for each in begun:
+            each.pending.drop()
 
     def fault_report(self) -> MlUdfError | None:
         """What one warning says of the rows that `values` made NULL; None where there is nothing new.
@@ -309,15 +326,14 @@ class Statement:
         """The answers of what was begun with, as far as `keys` ask for it."""
         collected: dict[Hashable, Outcome] = {}
         for begun in list(self._begun):
-            rows, pending = begun
-            if not any(key in rows for key in keys):
+            if not any(key in begun.rows for key in keys):
                 continue
             with self._lock:
                 if begun not in self._begun:
                     continue
                 self._begun.remove(begun)
-            prediction = pending.wait(on_wait)
-            collected.update(self._learnt(rows, prediction))
+            prediction = begun.pending.wait(on_wait)
+            collected.update(self._learnt(begun.rows, prediction))
         return collected
 
     def _pinned_version(self, on_wait: Callable[[], None] | None) -> str:

@@ -25,6 +25,7 @@ class Asked(IntEnum):
 
 
 _XACT_EVENT_ABORT = 2  # of access/xact.h
+_SUBXACT_EVENT_ABORT = 2
 _STATEMENT_TIMEOUT = 3  # of utils/timeout.h
 
 
@@ -33,6 +34,7 @@ class _ResetCallback(ctypes.Structure):
 
 
 _XACT_FUNCTION = ctypes.PYFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
+_SUBXACT_FUNCTION = ctypes.PYFUNCTYPE(None, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _RESET_FUNCTION = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _ResetCallback._fields_ = [
     ("func", _RESET_FUNCTION),
@@ -77,6 +79,11 @@ class Backend:
         self._register_xact = server.RegisterXactCallback
         self._register_xact.restype = None
         self._register_xact.argtypes = [_XACT_FUNCTION, ctypes.c_void_p]
+        self._register_subxact = server.RegisterSubXactCallback
+        self._register_subxact.restype = None
+        self._register_subxact.argtypes = [_SUBXACT_FUNCTION, ctypes.c_void_p]
+        self._subtransaction = server.GetCurrentSubTransactionId
+        self._subtransaction.restype = ctypes.c_uint32
         self._xact_functions: list[object] = []
         try:
             self._asked = ctypes.c_int.in_dll(server, "ml_udf_batch_asked")
@@ -146,20 +153,31 @@ class Backend:
         """Have EXPLAIN ANALYZE show that so many inputs of the twin that runs were answered before."""
         self._cached.value += inputs
 
-    def at_abort(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever a transaction of this session is aborted. It must not query or raise.
+    def subtransaction(self) -> int:
+        """The subtransaction that runs; those within it, and those after it, have larger numbers."""
+        return int(self._subtransaction())
 
-        A failed statement's memory may live until the client ends its transaction; this comes at once.
+    def at_abort(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` whenever a transaction of this session is aborted, or a part of one.
+
+        It is given the subtransaction, all of which is gone, and all within it; 0 = all. It must not query or
+        raise. A failed statement's memory may live until the client ends its transaction; this comes at once.
         """
 
         def fire(event: int, _argument: int | None) -> None:
             if event == _XACT_EVENT_ABORT:
                 with contextlib.suppress(Exception):
-                    callback()
+                    callback(0)
 
-        function = _XACT_FUNCTION(fire)
-        self._xact_functions.append(function)  # PostgreSQL keeps the pointer as long as the process lives
-        self._register_xact(function, None)
+        def fire_within(event: int, gone: int, _parent: int, _argument: int | None) -> None:
+            if event == _SUBXACT_EVENT_ABORT:
+                with contextlib.suppress(Exception):
+                    callback(gone)
+
+        whole, part = _XACT_FUNCTION(fire), _SUBXACT_FUNCTION(fire_within)
+        self._xact_functions += [whole, part]  # PostgreSQL keeps the pointers as long as the process lives
+        self._register_xact(whole, None)
+        self._register_subxact(part, None)
 
     def at_end_of(self, context: int, callback: Callable[[], None]) -> None:
         """Call `callback` once, when PostgreSQL frees that memory context. It must not query or raise."""

@@ -306,7 +306,8 @@ class Session:
 
     def _begin(self, target: Target, values: Sequence[Value]) -> bool:
         with self._asking.of(target, values) as statement:
-            return statement.begin(values, self._statements.check_interrupts)
+            check, within = self._statements.check_interrupts, self._statements.subtransaction()
+            return statement.begin(values, check, within=within)
 
     def _values(
         self, target: Target, values: Sequence[Value], returns: str, *, is_binary: bool = False

@@ -169,11 +169,18 @@ class Statements:
         """So many inputs of the call under way had been answered before: EXPLAIN ANALYZE shows it."""
         self._backend.tell_cached(inputs)
 
-    def forget(self) -> None:
-        """Drop what was begun with and not answered, in all statements under way."""
+    def subtransaction(self) -> int:
+        """What runs, as `forget` knows it."""
+        return self._backend.subtransaction()
+
+    def forget(self, since: int = 0) -> None:
+        """Drop what was begun with and not answered, in all statements under way.
+
+        since: only what this subtransaction has begun with, and those within it
+        """
         for under_way in self._open.values():
             for statement in under_way.asked.values():
-                statement.forget()
+                statement.forget(since)
 
     def past(self) -> Mapping[tuple[str, str], Past]:
         """(server, function) → what ended statements of current_user asked of it since the session began."""

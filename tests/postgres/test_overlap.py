@@ -173,6 +173,20 @@ def test_a_caught_error_leaves_nothing_behind(engine: Engine, fake_server: OipSe
     wait_until(lambda: fake_server.under_way == 0)
 
 
+def test_what_a_caught_error_leaves_is_dropped_before_the_statement_ends(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    """The rows that come behind a batch that was begun are what fails, again and again."""
+    fake_server.delay_s = 0.3
+    engine.query(
+        "DO $$ BEGIN FOR i IN 1 .. 3 LOOP BEGIN"
+        " PERFORM count(udf_food_name(path || i)) FROM log WHERE 1 / (n - 150) < 9;"
+        " EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; PERFORM pg_sleep(1); END $$"
+    )
+    assert len(fake_server.requests) == 3
+    assert fake_server.abandoned == 3
+
+
 def test_a_twin_that_calls_another_gets_its_answers(engine: Engine) -> None:
     """Only the function that the node calls is asked to begin, not those that it calls in turn."""
     engine.query(
