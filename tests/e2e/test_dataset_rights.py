@@ -266,8 +266,11 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
                n % 3 = 0 AS flag, '2026-01-01'::date + n AS day,
                '2026-01-01'::timestamp + n * '1h'::interval AS at,
                '2026-01-01Z'::timestamptz + n * '1h 0.000001s'::interval AS moment,
-               CASE WHEN n % 5 > 0 THEN 'ünï"\\' || n END AS word
-           FROM generate_series(1, 40) n;
+               CASE WHEN n % 5 > 0 THEN 'ünï"\\' || n END AS word,
+               odd::date AS ends, odd::timestamp AS ended, odd::timestamptz AS over
+           FROM generate_series(1, 40) n,
+               LATERAL (SELECT (ARRAY['infinity', '-infinity', '0044-03-15 BC', '12026-01-01', '2026-01-01',
+                                      NULL])[1 + n % 6] AS odd) o;
            GRANT SELECT ON kinds TO rows_of_all"""
     )
     owner.execute("SET DateStyle = 'German'; SET TimeZone = 'Asia/Tokyo'; SET extra_float_digits = 0")
@@ -280,6 +283,7 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
         ("exact", "task => 'text-classification', \"time\" => 'at'"),
         ("small", "task => 'tabular-regression', target => 'exact'"),
         ("small, huge", "task => 'tabular-classification', target => 'rating'"),
+        ("small, ends, ended, over", "task => 'tabular-classification'"),
     ):
         target = "" if "target" in rest else "target => 'mood', "
         how = f"{target}key => 'id', input => '{input}', {rest}"

@@ -15,12 +15,15 @@ import contextlib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.abc import Buffer, Loader
+from psycopg.types.datetime import DateLoader, TimestampLoader, TimestamptzLoader
 
 from server.errors import BadOption
 from server.training.datasets.spec import DatasetSpec
@@ -40,6 +43,12 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
 }
+
+# What stands before the first year or after the last, infinity among them: the first or
+# last that Arrow has. Python has no dates for it.
+_LAST_DAY = 2**31 - 1
+_LAST_MICROSECOND = 2**63 - 1
+_MICROSECOND = timedelta(microseconds=1)
 
 _HOW = "a line name = 'postgresql://…', or name = {dsn = 'postgresql://…', roles = ['analysts']}"
 
@@ -123,6 +132,8 @@ class SourceConnections:
                 sql.SQL("SET LOCAL statement_timeout = {}").format(sql.Literal(self._statement_timeout_ms))
             )
             with connection.cursor("ml_udf_dataset") as cursor:
+                for name, loader in _LOADERS.items():
+                    cursor.adapters.register_loader(name, loader)
                 cursor.execute(_ordered(spec))
                 yield _record_batches(cursor, spec.key)
         except psycopg.Error as exc:
@@ -191,6 +202,48 @@ def _record_batches(cursor: psycopg.ServerCursor[Any], key: str) -> Iterator[pa.
         )
         if len(rows) < _BATCH_ROWS:
             return
+
+
+class _Days(DateLoader):
+    """A date as days since 1970."""
+
+    def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
+        try:
+            return (super().load(data) - date(1970, 1, 1)).days
+        except psycopg.DataError:
+            return _beyond(data, _LAST_DAY)
+
+
+class _Microseconds(TimestampLoader):
+    """A timestamp as microseconds since 1970."""
+
+    def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
+        try:
+            return (super().load(data) - datetime(1970, 1, 1)) // _MICROSECOND
+        except psycopg.DataError:
+            return _beyond(data, _LAST_MICROSECOND)
+
+
+class _ZonedMicroseconds(TimestamptzLoader):
+    """The same of a timestamptz."""
+
+    def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
+        try:
+            return (super().load(data) - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+        except psycopg.DataError:
+            return _beyond(data, _LAST_MICROSECOND)
+
+
+_LOADERS: Mapping[str, type[Loader]] = {
+    "date": _Days,
+    "timestamp": _Microseconds,
+    "timestamptz": _ZonedMicroseconds,
+}
+
+
+def _beyond(data: Buffer, last: int) -> int:
+    text = bytes(data)
+    return -last if text.startswith(b"-") or text.endswith(b"BC") else last
 
 
 def _kind(column: psycopg.Column, key: str) -> pa.DataType:
