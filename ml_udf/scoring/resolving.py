@@ -71,6 +71,11 @@ def resolved(
                 f"{source.title} is a view: its rows cannot take answers", hint="give result_table instead"
             )
         places, found_type = places_beside(source, request.output)
+        if places["value"] in {column.name, *(each.name for each in key)}:
+            raise BadOption(
+                f"column {places['value']} of {source.title} is the input, or part of the key",
+                hint="name another column as output, or give result_table instead",
+            )
         target, title = source, f"{source.title}.{places['value']}"
     else:
         places = {role: role for role in ROLES}

@@ -20,6 +20,7 @@ import pytest
 from ml_udf.duckdb import score_table
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.errors import (
+    BadOption,
     ConnectionLost,
     InputNotFound,
     MlUdfError,
@@ -199,6 +200,8 @@ def test_what_was_answered_before_the_server_went_away_is_stored(
         ("foodlog", "image_path", {"output": "dish"}, UnknownColumn),
         ("foodlog", "age", {"output": "food"}, WrongType),
         ("foodlog", "image_path", {"output": "age"}, WrongType),
+        ("foodlog", "image_path", {"output": "image_path"}, BadOption),
+        ("foodlog", "image_path", {"output": "id"}, BadOption),
         ("foodlog", "image_path", {"output": "food", "key": ("age",)}, NoKey),
     ],
 )

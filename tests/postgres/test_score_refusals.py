@@ -26,6 +26,8 @@ def table(engine: Engine) -> Engine:
         ("'foodlog', 'udf_food_name', 'image_path', output => 'dish'", "42703", "ADD COLUMN dish text"),
         ("'foodlog', 'udf_food_name', 'age', output => 'food'", "42804", "integer"),
         ("'foodlog', 'udf_food_name', 'image_path', output => 'age'", "42804", "age"),
+        ("'foodlog', 'udf_food_name', 'image_path', output => 'image_path'", "22023", "is the input"),
+        ("'foodlog', 'udf_food_name', 'image_path', output => 'id'", "22023", "part of the key"),
         ("'foodlog', 'udf_food_name', 'image_path'", "22023", "result_table"),
         ("'foodlog', 'udf_food_name', 'image_path', 'food', 'scores'", "22023", "not two"),
         ("'foodlog', 'udf_food_name', 'image_path', 'food', key => ARRAY['age']", "42P10", "UNIQUE INDEX"),
