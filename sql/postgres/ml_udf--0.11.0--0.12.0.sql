@@ -2,6 +2,16 @@
 
 -- What 0.12.0 adds to 0.11.0. Each part stands under a heading of its own.
 
+-- PRIVATE. Where this version's Python is.
+CREATE OR REPLACE FUNCTION ml_udf._boot() RETURNS void
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+import sys; sys.path[:0] = [path for path in [@PYTHON_PATH@] if path not in sys.path]
+from ml_udf.postgres import Session
+GD["ml_udf"] = (GD.get("ml_udf") or Session(plpy, local_path=@LOCAL_PATH@)).begun()
+$python$;
+
 -- ── The database's encoding ────────────────────────────────────────────────────────────────────────
 -- PL/Python hands texts of queries over in UTF-8 whatever the encoding is, and where an error's message is not UTF-8, be
 -- it for a value of the caller's, it ends the server's process, and with it everybody's.
@@ -13,20 +23,10 @@ BEGIN
             ERRCODE = 'feature_not_supported',
             MESSAGE = pg_catalog.format('ml_udf needs a database in UTF8, and this one is in %s',
                                         pg_catalog.getdatabaseencoding()),
-            HINT = 'CREATE DATABASE … ENCODING ''UTF8'' TEMPLATE template0; pg_dump and restore bring over what is here';
+            HINT = 'CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0; pg_dump and restore bring over what is here';
     END IF;
 END
 $do$;
-
--- PRIVATE. Where this version's Python is.
-CREATE OR REPLACE FUNCTION ml_udf._boot() RETURNS void
-    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
-    SET search_path = pg_catalog, pg_temp
-AS $python$
-import sys; sys.path[:0] = [path for path in [@PYTHON_PATH@] if path not in sys.path]
-from ml_udf.postgres import Session
-GD["ml_udf"] = (GD.get("ml_udf") or Session(plpy, local_path=@LOCAL_PATH@)).begun()
-$python$;
 
 -- ── Watches ────────────────────────────────────────────────────────────────────────────────────────
 
