@@ -323,14 +323,16 @@ class Publisher:
         rows_for: RowsFor | None = None,
         found: Mapping[str, Any] | None = None,
     ) -> Function:
+        instead_of: int | None = None,
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
 
         fit: what was fitted of its members; None = as for what answers now, where that has these members too.
         view: of whoever deploys it, who sees its models, and owns it from then on if it is new. rows_for: by
         which it is found out whether its `cascade` holds; a proxy that does not keep it is not used. found:
-        what was found of the same models before.
-        Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time),
-        `Forbidden`.
+        what was found of the same models before. instead_of: the version that it was compared with, 0 for
+        none; None = whichever answers.
+        Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time; another
+        version answers by now), `Forbidden`.
         """
         async with self._one_at_a_time:
             check_name(name, "function")
@@ -340,7 +342,7 @@ class Publisher:
                 spec = pipeline_spec(name, body, seen)
                 exists = self._catalog.is_function(name) or self._catalog.is_model(name)
                 async with self._ownership.making(view, "function", name, exists=exists):
-                    return await self._deploy_pipeline(name, spec)
+                    return await self._deploy_pipeline(name, spec, instead_of)
             if body.get("variants"):
                 body, fit = among_variants(name, body, seen, self._variants)
             wants = wants_from(name, body.get("wants"))
@@ -356,10 +358,15 @@ class Publisher:
                 spec = {**spec, "cascade_found": dict(found)}
             exists = self._catalog.is_function(name) or self._catalog.is_model(name)
             async with self._ownership.making(view, "function", name, exists=exists):
-                return await self._deploy(name, spec, fit, rows_for)
+                return await self._deploy(name, spec, fit, rows_for, instead_of)
 
     async def _deploy(
-        self, name: str, spec: dict[str, Any], fit: Fit | None, rows_for: RowsFor | None
+        self,
+        name: str,
+        spec: dict[str, Any],
+        fit: Fit | None,
+        rows_for: RowsFor | None,
+        instead_of: int | None = None,
     ) -> Function:
         draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
         for policy in (draft.policy, draft.select):
@@ -380,13 +387,18 @@ class Publisher:
         def made(version: int) -> Function:
             return function_of(name, version, spec, self._catalog, self._defaults, fit)
 
-        return await self._switch(name, spec, made, fit)
+        return await self._switch(name, spec, made, fit, instead_of)
 
-    async def _deploy_pipeline(self, name: str, spec: dict[str, Any]) -> Function:
+    async def _deploy_pipeline(
+        self, name: str, spec: dict[str, Any], instead_of: int | None = None
+    ) -> Function:
         for group in pipeline_function(name, 0, spec, self._stages).groups:
             await self._load(group)
         return await self._switch(
-            name, spec, lambda version: pipeline_function(name, version, spec, self._stages)
+            name,
+            spec,
+            lambda version: pipeline_function(name, version, spec, self._stages),
+            instead_of=instead_of,
         )
 
     async def _switch(
@@ -396,6 +408,7 @@ class Publisher:
         made: Callable[[int], Function],
         fit: Fit | None = None,
     ) -> Function:
+        instead_of: int | None = None,
         """Have it answered by a new deployment. made: the function in a version."""
 
         def stage(version: int) -> None:
@@ -404,7 +417,7 @@ class Publisher:
         try:
             # All that takes space is written before the deployment counts.
             kept = None if fit is None else fit.to_json()
-            deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage, kept)
+            deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage, kept, instead_of)
         except Exception:
             await asyncio.to_thread(self._artifacts.unstage_function, name)
             raise

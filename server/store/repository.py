@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.catalog.functions import ModelVersion
-from server.errors import BadOption
+from server.errors import BadOption, Overloaded
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
@@ -160,12 +160,14 @@ class Repository:
 
         Numbers never come back, not even after a deletion: a client may still hold an old one.
         `prepare(version)` is called before it counts; if it raises, nothing has happened. fit: what was
-        fitted of the members. Raises `BadOption` if a model has that name.
+        fitted of the members. instead_of: the version that answers now, 0 for none; None = whichever does.
+        Raises `BadOption` if a model has that name, `Overloaded` if another version answers.
         """
+        instead_of: int | None = None,
         try:
-            return self._deploy(function, spec, prepare, fit)
+            return self._deploy(function, spec, prepare, fit, instead_of)
         except IntegrityError:  # another server made the function's row first; now it is there
-            return self._deploy(function, spec, prepare, fit)
+            return self._deploy(function, spec, prepare, fit, instead_of)
 
     def _deploy(
         self,
@@ -174,12 +176,12 @@ class Repository:
         prepare: Callable[[int], None],
         fit: Mapping[str, Any] | None,
     ) -> Deployment:
-        now = datetime.now(UTC)
         with Session(self._engine) as session:
             if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):
                 raise BadOption(
                     f"{function!r} is the name of a model; functions and models share their names"
                 )
+        instead_of: int | None,
             row = session.get(FunctionRow, function, with_for_update=True)
             if row is None:
                 row = FunctionRow(name=function, next_version=1, created_at=now)
@@ -188,6 +190,8 @@ class Repository:
             row.next_version = version + 1
             session.flush()
             kept = None if fit is None else dict(fit)
+            _check_answers(session, function, instead_of)
+            now = _now_after(session, function)
             session.add(
                 DeploymentRow(function=function, version=version, spec=dict(spec), fit=kept, deployed_at=now)
             )
@@ -284,6 +288,32 @@ def _deployment(row: DeploymentRow) -> Deployment:
     return Deployment(
         row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback, row.refit
     )
+
+
+def _check_answers(session: Session, function: str, expected: int | None) -> None:
+    """Raises `Overloaded` where another version than `expected` answers."""
+    if expected is None:
+        return
+    served = select(func.max(DeploymentRow.version)).where(
+        DeploymentRow.function == function, DeploymentRow.retired_at.is_(None)
+    )
+    version = session.scalar(served) or 0
+    if version != expected:
+        found = f"version {version} answers for {function} now" if version else f"{function} was deleted"
+        raise Overloaded(
+            f"{found}, and did not when this was begun: nothing was changed; look, and ask again"
+        )
+
+
+def _now_after(session: Session, function: str) -> datetime:
+    """The time, but after the function's deployments so far, whose order it tells: a clock may have been set
+    back, and another server's may be ahead.
+    """
+    now = datetime.now(UTC)
+    last = session.scalar(
+        select(func.max(DeploymentRow.deployed_at)).where(DeploymentRow.function == function)
+    )
+    return now if last is None else max(now, utc(last) + timedelta(microseconds=1))
 
 
 def _checksums(model: ModelVersion) -> list[str]:

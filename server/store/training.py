@@ -181,8 +181,11 @@ class TrainingRepository:
             return [_job(row) for row in session.scalars(query)]
 
     @retried
-    def deployment_before(self, function: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """The specification and the fit of the deployment before this one. Raises `UnknownFunction`."""
+    def deployment_before(self, function: str) -> tuple[dict[str, Any], dict[str, Any] | None, int]:
+        """The specification and the fit of the deployment before this one, and this one's version.
+
+        Raises `UnknownFunction`.
+        """
         with Session(self._reading) as session:
             rows = session.scalars(
                 select(DeploymentRow)
@@ -195,7 +198,7 @@ class TrainingRepository:
             ).all()
             if len(rows) < 2:
                 raise UnknownFunction(f"the function {function!r} has no earlier deployment to go back to")
-            return dict(rows[1].spec), rows[1].fit
+            return dict(rows[1].spec), rows[1].fit, rows[0].version
 
     @retried
     def test_looks(self, dataset: str, snapshot: str) -> list[Look]:

@@ -34,7 +34,7 @@ from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Look, Snapshot
 from server.ensemble.fit import Fit
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption, Overloaded, UnknownFunction
 from server.publisher import Publisher, fit_from
 from server.store.manifest import check_name
 from server.store.training import TrainingRepository
@@ -192,7 +192,8 @@ class Deployer:
 
         select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits); `best`; or
         one of the job's models: its best checkpoint.
-        promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
+        promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows;
+        `Overloaded` where another deployment came while the two were compared.
         task: another one that the job's models do, such as `image-embedding`; one model alone, where it says
         so. The accuracies reported are those of the models' own task.
         view: of whoever deploys it, and owns what is new.
@@ -319,6 +320,10 @@ class Deployer:
         keys = [model.key for model in registered]
         body: dict[str, Any] = {"models": keys}
         if asked is None and is_averaged:
+        instead_of = None
+        if promote == "if_better":
+            instead_of = 0 if champion is None else champion.version
+            self._check_answers(function, instead_of)
             body["combine"] = "mean" if combination is None else combination.rule
             body |= {"thresholds": _by_class(run, held)} if held else {}
         elif asked is not None:
@@ -347,14 +352,20 @@ class Deployer:
         if wanted is not None and not (run.spec.recipe.has_classes and task in (None, run.spec.task)):
             raise BadOption(
                 f"function {function}: a proxy answers where it is sure of one class, and "
+            instead_of=instead_of,
                 f"{task or run.spec.task} answers none; leave 'cascade' out"
             )
         return None if wanted is None else wanted.to_json()
 
     async def roll_back(self, function: str) -> Function:
-        """Deploy what the function was before. Raises `UnknownFunction` where there was nothing."""
-        spec, fit = await asyncio.to_thread(self._repository.deployment_before, function)
-        return await self._publisher.deploy(function, spec, fit_from(fit), found=spec.get("cascade_found"))
+        """Deploy what the function was before. Raises `UnknownFunction` where there was nothing, `Overloaded`
+        where another deployment comes meanwhile.
+        """
+        spec, fit, version = await asyncio.to_thread(self._repository.deployment_before, function)
+        await self._publisher.refresh()  # another server may have deployed it just now
+        return await self._publisher.deploy(
+            function, spec, fit_from(fit), found=spec.get("cascade_found"), instead_of=version
+        )
 
     async def _refit(self, run: Run, candidate: Candidate) -> Candidate:
         if self._refits is None:
@@ -472,6 +483,16 @@ class Deployer:
             told = [model.thresholds for model in champion.members]
             limits = thresholds_of(champion.task, champion.classes, told, champion.thresholds)
         tested = Tested(scores, answers[0].targets, np.array(limits) if limits else None)
+    def _check_answers(self, function: str, version: int) -> None:
+        """Raises `Overloaded`, before any model is registered, where the champion has left; the registry has
+        the last word. version: 0 = there was none.
+        """
+        is_there = self._catalog.is_function(function)
+        now = self._catalog.versions(function)[-1].version if is_there else 0
+        if now != version:
+            found = f"version {now} answers for {function} by now" if now else f"{function} was deleted"
+            raise Overloaded(f"{found}, to which nothing was compared: nothing was changed; deploy it again")
+
         held = _held_against(run, champion)
         return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit, held)
 

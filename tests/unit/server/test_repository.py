@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, text, update
 
 from server.catalog.functions import ModelVersion
-from server.errors import BadOption
+from server.catalog.retraining import Retraining
+from server.errors import BadOption, Overloaded
 from server.store.repository import Repository
+from server.store.retraining import RetrainingRepository
+from server.store.tables import DeploymentRow, FunctionRow
+from server.store.training import TrainingRepository
 from tests.unit.server.manifests import manifest
 
 HOME = Path("/home/of/models")
@@ -98,6 +103,50 @@ def test_a_deleted_function_is_served_no_longer_and_its_numbers_never_come_back(
     assert not repository.delete_function("f")
     assert repository.deploy("f", {}).version == 3
     assert [d.version for d in repository.served()] == [3]
+
+
+def test_a_deleted_function_is_trained_again_no_more(repository: Repository, database: Engine) -> None:
+    retrainings = RetrainingRepository(database)
+    for name in ("f", "g"):
+        repository.deploy(name, {})
+        retrainings.amend(name, lambda known, name=name: Retraining(name, every_s=60.0))  # type: ignore[misc]
+    repository.delete_function("f")
+    assert [each.function for each in retrainings.all()] == ["g"]
+
+
+def test_a_deployment_takes_no_place_but_that_of_the_version_it_was_compared_with(
+    repository: Repository,
+) -> None:
+    repository.deploy("f", {"first": True}, instead_of=0)
+    with pytest.raises(Overloaded, match="version 1 answers for f now"):
+        repository.deploy("f", {}, instead_of=0)
+    repository.deploy("f", {}, instead_of=1)
+    with pytest.raises(Overloaded, match="version 2 answers for f now"):
+        repository.deploy("f", {}, instead_of=1)
+    repository.delete_function("f")
+    with pytest.raises(Overloaded, match="f was deleted"):
+        repository.deploy("f", {}, instead_of=2)
+    assert repository.served() == []
+    assert repository.deploy("f", {}, instead_of=0).version == 3
+
+
+def test_deployments_keep_their_order_when_the_clock_is_set_back(
+    repository: Repository, database: Engine
+) -> None:
+    training = TrainingRepository(database)
+    for number in range(3):
+        repository.deploy("f", {"number": number})
+    with database.begin() as connection:  # all that was until now is an hour ahead
+        ahead = datetime.now(UTC) + timedelta(hours=1)
+        connection.execute(update(DeploymentRow).values(deployed_at=ahead))
+        connection.execute(update(FunctionRow).values(created_at=ahead))
+    repository.deploy("f", {"number": 3})
+    repository.deploy("f", {"number": 4})
+    assert [each.version for each in repository.deployments("f", 2)] == [5, 4]
+    assert training.deployment_before("f")[0] == {"number": 3}
+    repository.delete_function("f")
+    repository.deploy("f", {"number": 5})
+    assert [each.version for each in repository.deployments("f", 9)] == [6], "it has no past"
 
 
 def test_a_function_cannot_take_the_name_of_a_model(repository: Repository) -> None:

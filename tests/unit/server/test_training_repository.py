@@ -82,5 +82,5 @@ def test_the_deployment_before_is_found_even_when_it_is_retired(
         registry.deployment_before("udf")
     for version in (2, 3, 4):
         functions.deploy("udf", {"models": [f"a/{version}"]}, fit={"rows": version} if version < 4 else None)
-    assert registry.deployment_before("udf") == ({"models": ["a/3"]}, {"rows": 3})
+    assert registry.deployment_before("udf") == ({"models": ["a/3"]}, {"rows": 3}, 4)
     assert [each.fit for each in functions.served()] == [{"rows": 3}, None]
