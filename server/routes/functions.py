@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from server.access.view import View
 from server.catalog.cascade_spec import CascadeAsked, cascade_asked
 from server.catalog.function_spec import deployed_form, feedback_form
 from server.catalog.functions import INPUT_NAMES, Function
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.routes.classes import asks_for_classes, told_classes
@@ -62,8 +61,6 @@ async def delete_function(services: ServicesOf, view: ViewOf, seen: SeenOf, name
     """Serve it no longer; its models stay."""
     seen.check_function(name)
     view.check_changes("function", name)
-    with contextlib.suppress(UnknownFunction):
-        await services.retrainings.forget(name)
     await services.publisher.delete(name)
     return json_reply({"deleted": name})
 

@@ -21,7 +21,14 @@ from server.errors import BadOption, Overloaded
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
-from server.store.tables import DeploymentRow, FeedbackContextRow, FunctionRow, ModelVersionRow, ThingRow
+from server.store.tables import (
+    DeploymentRow,
+    FeedbackContextRow,
+    FunctionRow,
+    ModelVersionRow,
+    RetrainingRow,
+    ThingRow,
+)
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
 
@@ -155,6 +162,7 @@ class Repository:
         spec: Mapping[str, Any],
         prepare: Callable[[int], None] = lambda version: None,
         fit: Mapping[str, Any] | None = None,
+        instead_of: int | None = None,
     ) -> Deployment:
         """Make `spec` the function's newest deployment; the older ones but the last are retired.
 
@@ -163,7 +171,6 @@ class Repository:
         fitted of the members. instead_of: the version that answers now, 0 for none; None = whichever does.
         Raises `BadOption` if a model has that name, `Overloaded` if another version answers.
         """
-        instead_of: int | None = None,
         try:
             return self._deploy(function, spec, prepare, fit, instead_of)
         except IntegrityError:  # another server made the function's row first; now it is there
@@ -175,14 +182,16 @@ class Repository:
         spec: Mapping[str, Any],
         prepare: Callable[[int], None],
         fit: Mapping[str, Any] | None,
+        instead_of: int | None,
     ) -> Deployment:
         with Session(self._engine) as session:
             if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):
                 raise BadOption(
                     f"{function!r} is the name of a model; functions and models share their names"
                 )
-        instead_of: int | None,
             row = session.get(FunctionRow, function, with_for_update=True)
+            _check_answers(session, function, instead_of)
+            now = _now_after(session, function)
             if row is None:
                 row = FunctionRow(name=function, next_version=1, created_at=now)
                 session.add(row)
@@ -190,8 +199,6 @@ class Repository:
             row.next_version = version + 1
             session.flush()
             kept = None if fit is None else dict(fit)
-            _check_answers(session, function, instead_of)
-            now = _now_after(session, function)
             session.add(
                 DeploymentRow(function=function, version=version, spec=dict(spec), fit=kept, deployed_at=now)
             )
@@ -213,11 +220,13 @@ class Repository:
 
     @retried
     def delete_function(self, function: str) -> bool:
-        """Retire every deployment of a function, and forget whose it was; whether there was one.
+        """Retire every deployment of a function, forget whose it was and when it is trained again; whether
+        there was one.
 
         Its labels go some at a time (`FeedbackRepository.forget_old`): there may be millions.
         """
         with Session(self._engine) as session:
+            session.get(FunctionRow, function, with_for_update=True)  # no deployment comes meanwhile
             served = session.scalars(
                 select(DeploymentRow).where(
                     DeploymentRow.function == function, DeploymentRow.retired_at.is_(None)
@@ -227,6 +236,7 @@ class Repository:
                 row.retired_at = datetime.now(UTC)
             session.execute(_contexts_of(function))
             session.execute(delete(ThingRow).where(ThingRow.kind == "function", ThingRow.name == function))
+            session.execute(delete(RetrainingRow).where(RetrainingRow.function == function))
             session.commit()
         return bool(served)
 
@@ -280,16 +290,6 @@ class Repository:
         return str(directory.relative_to(self._home) if directory.is_relative_to(self._home) else directory)
 
 
-def _contexts_of(function: str) -> Delete:
-    return delete(FeedbackContextRow).where(FeedbackContextRow.function == function)
-
-
-def _deployment(row: DeploymentRow) -> Deployment:
-    return Deployment(
-        row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback, row.refit
-    )
-
-
 def _check_answers(session: Session, function: str, expected: int | None) -> None:
     """Raises `Overloaded` where another version than `expected` answers."""
     if expected is None:
@@ -314,6 +314,16 @@ def _now_after(session: Session, function: str) -> datetime:
         select(func.max(DeploymentRow.deployed_at)).where(DeploymentRow.function == function)
     )
     return now if last is None else max(now, utc(last) + timedelta(microseconds=1))
+
+
+def _contexts_of(function: str) -> Delete:
+    return delete(FeedbackContextRow).where(FeedbackContextRow.function == function)
+
+
+def _deployment(row: DeploymentRow) -> Deployment:
+    return Deployment(
+        row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback, row.refit
+    )
 
 
 def _checksums(model: ModelVersion) -> list[str]:

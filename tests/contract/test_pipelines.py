@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -223,8 +224,15 @@ def test_a_pipeline_keeps_the_stages_that_it_was_deployed_with(
             client.put("/v1/functions/udf_dim", {"models": ["brightness"]})
         told = client.get("/v1/functions/udf_pinned")["stages"][1]
         assert (told["version"], told["current_version"]) == (1, 4)
+        with closing(sqlite3.connect(server.home / "registry.db")) as registry, registry:
+            registry.execute(
+                "INSERT INTO retrainings (function, every_s, budget, outcome, next_at) "
+                "VALUES ('udf_dim', 86400, '', '', '2099-01-01')"
+            )
         with pytest.raises(BadOption, match="udf_dim is a stage of udf_pinned; delete or deploy that first"):
             client.delete("/v1/functions/udf_dim")
+        (schedule,) = client.get("/v1/retrainings")["retrainings"]
+        assert schedule["function"] == "udf_dim", "what is refused has changed nothing"
     ((first, _),) = objects(server, "udf_pinned", "quarters.png")
     assert first["answer"]["value"] == 10.0
     server.stop()
@@ -237,6 +245,7 @@ def test_a_pipeline_keeps_the_stages_that_it_was_deployed_with(
         assert first["answer"]["value"] == 100.0
         client.delete("/v1/functions/udf_pinned")
         client.delete("/v1/functions/udf_dim")
+        assert client.get("/v1/retrainings")["retrainings"] == []
 
 
 def test_what_is_cut_out_may_be_narrowed(server: InferenceServer) -> None:
