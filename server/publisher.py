@@ -256,6 +256,7 @@ class Publisher:
             name = check_name(manifest.get("name"), "model.json: 'name'")
             if manifest.get("version") is None:
                 version = await asyncio.to_thread(self._repository.next_model_version, name)
+                version = await asyncio.to_thread(self._artifacts.next_version, name, version)
                 manifest = {**manifest, "version": version}
             return await self._serve_model(
                 lambda: self._artifacts.install(manifest, weights, others), name, view, function=function
@@ -322,8 +323,8 @@ class Publisher:
         view: View = WHOLE,
         rows_for: RowsFor | None = None,
         found: Mapping[str, Any] | None = None,
-    ) -> Function:
         instead_of: int | None = None,
+    ) -> Function:
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
 
         fit: what was fitted of its members; None = as for what answers now, where that has these members too.
@@ -407,8 +408,8 @@ class Publisher:
         spec: dict[str, Any],
         made: Callable[[int], Function],
         fit: Fit | None = None,
-    ) -> Function:
         instead_of: int | None = None,
+    ) -> Function:
         """Have it answered by a new deployment. made: the function in a version."""
 
         def stage(version: int) -> None:
@@ -424,7 +425,7 @@ class Publisher:
         function = made(deployment.version)
         self._dispatcher.configure(function)
         self._retire(self._catalog.add_function(function, SERVED_DEPLOYMENTS))
-        await asyncio.to_thread(self._artifacts.publish_function, name)
+        await asyncio.to_thread(self._artifacts.publish_function, name, file_form(function))
         log.info(
             "function deployed function=%s version=%d members=%s",
             name,

@@ -50,6 +50,14 @@ class Artifacts:
         """Where a version lives. Raises `BadOption` for a name that could leave the folder."""
         return self._models / check_model_name(name, "model") / str(int(version))
 
+    def next_version(self, name: str, version: int) -> int:
+        """The first from `version` on that has no folder. A folder that the registry does not know is of a
+        server that registers it just now, or was killed before it did.
+        """
+        while self.model_directory(name, version).exists():
+            version += 1
+        return version
+
     def found(self) -> Iterator[Path]:
         """The directories below `models/` that hold a manifest, by name."""
         for manifest in sorted(self._models.glob(f"*/*/{MANIFEST_FILE}")):
@@ -127,9 +135,14 @@ class Artifacts:
         """Write a function's deployed form beside its place, where `publish_function` finds it."""
         self._write_whole(self._staged(name), json.dumps(deployed, indent=1).encode())
 
-    def publish_function(self, name: str) -> None:
-        """Move what was staged to its place."""
-        os.replace(self._staged(name), self._functions / f"{check_name(name, 'function')}.json")
+    def publish_function(self, name: str, deployed: Mapping[str, Any]) -> None:
+        """Move what was staged to its place: `deployed`, or what another server of the home staged since."""
+        place = self._functions / f"{check_name(name, 'function')}.json"
+        try:
+            os.replace(self._staged(name), place)
+        except FileNotFoundError:  # another server has moved it, or staged a deployment that came to nothing
+            if not _is_of(place, deployed["version"]):
+                self.write_function(name, deployed)
         flush(self._functions)
 
     def unstage_function(self, name: str) -> None:
@@ -230,6 +243,14 @@ class Artifacts:
         if not target.exists():
             raise FileNotFoundError(target)
         return self.read_manifest(target)
+
+
+def _is_of(deployed: Path, version: int) -> bool:
+    """Whether a function's deployed form is of that version, or of a later one."""
+    try:
+        return int(read_json(deployed)["version"]) >= version
+    except (ValueError, KeyError):
+        return False
 
 
 def _version(manifest: Mapping[str, Any]) -> int:

@@ -171,6 +171,27 @@ def test_a_functions_form_is_replaced_whole_and_removed(artifacts: Artifacts, ho
     assert artifacts.functions() == set()
 
 
+def test_two_servers_of_a_home_publish_the_later_deployment_whoever_is_first(
+    artifacts: Artifacts, home: Path
+) -> None:
+    other = Artifacts(home, max_model_bytes=1 << 20)
+    artifacts.stage_function("f", {"version": 1})
+    other.stage_function("f", {"version": 2})
+    artifacts.publish_function("f", {"version": 1})
+    other.publish_function("f", {"version": 2})
+    assert json.loads((home / "functions/f.json").read_text()) == {"version": 2}
+    artifacts.stage_function("f", {"version": 3})
+    other.unstage_function("f")  # what it was about to deploy came to nothing
+    artifacts.publish_function("f", {"version": 3})
+    assert json.loads((home / "functions/f.json").read_text()) == {"version": 3}
+
+
+def test_the_next_version_is_none_that_another_server_is_storing(artifacts: Artifacts, home: Path) -> None:
+    assert artifacts.next_version("net", 2) == 2
+    artifacts.install(with_weights(version=2), io.BytesIO(WEIGHTS))
+    assert (artifacts.next_version("net", 1), artifacts.next_version("net", 2)) == (1, 3)
+
+
 LISTED = [{"name": "model.safetensors"}, {"name": "tokenizer.json", "role": "tokenizer"}]
 
 
