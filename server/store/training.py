@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import ColumnElement, Engine, func, select
 from sqlalchemy.orm import Session
 
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot, unknown_dataset, unknown_job
@@ -207,16 +207,21 @@ class TrainingRepository:
         """
         with Session(self._engine) as session:
             rows = session.scalars(
-                select(LookRow)
-                .where((LookRow.snapshot == snapshot) | (LookRow.dataset == dataset))
-                .order_by(LookRow.id)
+                select(LookRow).where(_counted_with(dataset, snapshot)).order_by(LookRow.id)
             )
             return [_look(row) for row in rows]
 
     @once
-    def add_test_look(self, look: Look) -> Look:
-        """Note a look, before anybody sees the result."""
+    def add_test_look(self, look: Look, known: int) -> Look | None:
+        """Note a look, before anybody sees the result; None where there were more than `known` of its
+        `test_looks` by now, so that its number is another's.
+        """
         with Session(self._engine) as session:
+            session.get(DatasetRow, look.dataset, with_for_update=True)  # one look at a time
+            if (
+                session.scalar(select(func.count()).where(_counted_with(look.dataset, look.snapshot))) or 0
+            ) > known:
+                return None
             row = LookRow(
                 dataset=look.dataset,
                 snapshot=look.snapshot,
@@ -243,6 +248,10 @@ class TrainingRepository:
             if row is not None:
                 row.function, row.version = function, version
                 session.commit()
+
+
+def _counted_with(dataset: str, snapshot: str) -> ColumnElement[bool]:
+    return (LookRow.snapshot == snapshot) | (LookRow.dataset == dataset)
 
 
 def _snapshot(row: SnapshotRow, dataset: DatasetRow | None = None) -> Snapshot:

@@ -394,9 +394,14 @@ class Deployer:
         fit = None if combination is None else combination.fit
         name = _named([candidate.digest for candidate in members.values()], rule, fit, held)
         rival = "" if champion is None else _named([model.key for model in champion.members])
-        known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
-        here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
-        same = next((look for look in here if look.rival == rival), None)
+
+        async def looked_before() -> tuple[list[Look], list[Look], Look | None]:
+            """All looks that count, those at these members, and the very same one."""
+            known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
+            here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
+            return known, here, next((look for look in here if look.rival == rival), None)
+
+        known, here, same = await looked_before()
         stored = same or next(iter(here), None)
         verdict: Verdict
         if stored is not None and run.metric.name == _ACCURACY and stored.right:
@@ -410,23 +415,26 @@ class Deployer:
             verdict = await asyncio.to_thread(_verdict, run, tested, rule, fit, held)
             best = max(members, key=lambda member: run.metric.merit(alone[member]))
             best_single = run.metric.of(scores[best], tested.labels)
-        if same is not None:
-            return same, verdict
-        number = 1 + await asyncio.to_thread(self._looks_before, run, known)
-        look = Look(
-            run.job.dataset,
-            run.snapshot.id,
-            name,
-            rival,
-            run.job.id,
-            verdict.rows,
-            Look.packed(verdict.right) if len(verdict.right) else b"",
-            best_single,
-            number,
-            metric=run.metric.name,
-            score=verdict.value,
-        )
-        return await asyncio.to_thread(self._repository.add_test_look, look), verdict
+        while same is None:
+            number = 1 + await asyncio.to_thread(self._looks_before, run, known)
+            look = Look(
+                run.job.dataset,
+                run.snapshot.id,
+                name,
+                rival,
+                run.job.id,
+                verdict.rows,
+                Look.packed(verdict.right) if len(verdict.right) else b"",
+                best_single,
+                number,
+                metric=run.metric.name,
+                score=verdict.value,
+            )
+            # Another deployment may have looked meanwhile: then this is a later look, or the same.
+            same = await asyncio.to_thread(self._repository.add_test_look, look, len(known))
+            if same is None:
+                known, _, same = await looked_before()
+        return same, verdict
 
     def _looks_before(self, run: Run, known: list[Look]) -> int:
         """How many looks there were at these test rows, or at some of them in other snapshots. Blocking."""
