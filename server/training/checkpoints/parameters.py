@@ -10,10 +10,11 @@ come back when they are asked for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_worker.model_files.regular import optimiser_file
@@ -35,6 +36,7 @@ class ParameterStore:
         self.folder = folder
         self.archive = archive
         self._hot_bytes = hot_bytes
+        self._pins: list[tuple[str, set[str]]] = []  # by the folder of a job
 
     def of(self, job: int, suffix: str = ".safetensors") -> Parameters:
         """The checkpoints of one job; `suffix` of their files."""
@@ -112,9 +114,20 @@ class Parameters:
             if self._store.archive is not None:
                 self._store.archive.drop(f"{self._name}/{path.name}")
 
+    @contextlib.contextmanager
+    def pins(self) -> Iterator[set[str]]:
+        """Checkpoints that `collect` spares within the block: whoever deploys them adds them."""
+        pinned: set[str] = set()
+        pins = (self._name, pinned)
+        self._store._pins.append(pins)
+        try:
+            yield pinned
+        finally:
+            self._store._pins[:] = [other for other in self._store._pins if other is not pins]
+
     def collect(self, keep: Iterable[str]) -> int:
-        """Throw away all but `keep`; how many went. Raises `ServiceError`."""
-        kept = set(keep)
+        """Throw away all but `keep` and what is pinned; how many went. Raises `ServiceError`."""
+        kept = set(keep).union(*(pinned for name, pinned in list(self._store._pins) if name == self._name))
         archive = self._store.archive
         names = {path.name for path in self.folder.glob(f"*{self._suffix}")}
         names |= set() if archive is None else set(archive.names(self._name))

@@ -264,6 +264,10 @@ class Run:
         """The file of a checkpoint. Raises `ServiceError` where it is gone."""
         return await asyncio.to_thread(self._parameters.at_hand, digest)
 
+    def pins(self) -> contextlib.AbstractContextManager[set[str]]:
+        """Checkpoints that stay within the block, though the job may end meanwhile and need them no more."""
+        return self._parameters.pins()
+
     @property
     def checkpoints(self) -> Path:
         """The folder into which workers write."""

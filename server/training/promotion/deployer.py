@@ -200,6 +200,21 @@ class Deployer:
         cascade: how often a proxy's answers are to be the full function's (`CascadeAsked`); None = as for
         what answers now, 0 = none. It is shown by the validation rows, which none of the models is taught.
         """
+        with run.pins() as pins:
+            return await self._deploy(run, function, pins, select, slo_ms, promote, task, view, cascade)
+
+    async def _deploy(
+        self,
+        run: Run,
+        function: str,
+        pins: set[str],
+        select: str,
+        slo_ms: float | None,
+        promote: str,
+        task: str | None,
+        view: View,
+        cascade: float | Mapping[str, Any] | None,
+    ) -> Deployed:
         check_name(function, "function")
         asked_cascade = self._cascade(function, cascade, task, run)
         if select not in (*_SELECTS, *run.spec.models):
@@ -217,6 +232,7 @@ class Deployer:
             raise BadOption(
                 f"job {run.job.id} has no checkpoint{whose} yet; the view of jobs says how it fares"
             )
+        pins.update(candidate.digest for candidate in found.values())
         answers = await asyncio.gather(*(self._answered(run, found[name], "validation") for name in found))
         scores = {name: answer.predictions for name, answer in zip(found, answers, strict=True)}
         latency_ms = {
@@ -235,7 +251,7 @@ class Deployer:
         models = _model_names(function, chosen.members, found)
         refit = [found[name] for name in chosen.members]
         if asked_cascade is None:
-            refit = await asyncio.gather(*(self._refit(run, candidate) for candidate in refit))
+            refit = await asyncio.gather(*(self._refit(run, candidate, pins) for candidate in refit))
         members = {models[name]: candidate for name, candidate in zip(chosen.members, refit, strict=True)}
         alone_of = {models[name]: alone[name] for name in chosen.members}
         scores_of = {models[name]: scores[name] for name in chosen.members}
@@ -304,6 +320,10 @@ class Deployer:
             if not found_better.is_won(level):
                 keys = [model.key for model in champion.members]
                 return replace(told, version=champion.version, models=keys, promoted=False)
+        instead_of = None
+        if promote == "if_better":
+            instead_of = 0 if champion is None else champion.version
+            self._check_answers(function, instead_of)
         registered = [
             await self._register(
                 run,
@@ -320,10 +340,6 @@ class Deployer:
         keys = [model.key for model in registered]
         body: dict[str, Any] = {"models": keys}
         if asked is None and is_averaged:
-        instead_of = None
-        if promote == "if_better":
-            instead_of = 0 if champion is None else champion.version
-            self._check_answers(function, instead_of)
             body["combine"] = "mean" if combination is None else combination.rule
             body |= {"thresholds": _by_class(run, held)} if held else {}
         elif asked is not None:
@@ -336,6 +352,7 @@ class Deployer:
             fit,
             view,
             partial(rows_that_taught_none, run.file, run.spec.recipe.form, run.snapshot),
+            instead_of=instead_of,
         )
         await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
         return replace(told, version=deployed.version, models=keys, cascade=deployed.cascade)
@@ -352,7 +369,6 @@ class Deployer:
         if wanted is not None and not (run.spec.recipe.has_classes and task in (None, run.spec.task)):
             raise BadOption(
                 f"function {function}: a proxy answers where it is sure of one class, and "
-            instead_of=instead_of,
                 f"{task or run.spec.task} answers none; leave 'cascade' out"
             )
         return None if wanted is None else wanted.to_json()
@@ -367,10 +383,10 @@ class Deployer:
             function, spec, fit_from(fit), found=spec.get("cascade_found"), instead_of=version
         )
 
-    async def _refit(self, run: Run, candidate: Candidate) -> Candidate:
+    async def _refit(self, run: Run, candidate: Candidate, pins: set[str]) -> Candidate:
         if self._refits is None:
             return candidate
-        digest = await self._refits.of(run, candidate.model, candidate.trial, candidate.checkpoint)
+        digest = await self._refits.of(run, candidate.model, candidate.trial, candidate.checkpoint, pins)
         return replace(candidate, refit=digest)
 
     async def _look(
@@ -467,6 +483,16 @@ class Deployer:
                 raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
         return champion
 
+    def _check_answers(self, function: str, version: int) -> None:
+        """Raises `Overloaded`, before any model is registered, where the champion has left; the registry has
+        the last word. version: 0 = there was none.
+        """
+        is_there = self._catalog.is_function(function)
+        now = self._catalog.versions(function)[-1].version if is_there else 0
+        if now != version:
+            found = f"version {now} answers for {function} by now" if now else f"{function} was deleted"
+            raise Overloaded(f"{found}, to which nothing was compared: nothing was changed; deploy it again")
+
     async def _champions_verdict(self, run: Run, champion: Function, rows: int) -> Verdict:
         """What the job's test rows say of the champion: as it was stored, or by looking."""
         manifests = [await asyncio.to_thread(_manifest, model) for model in champion.members]
@@ -491,16 +517,6 @@ class Deployer:
             told = [model.thresholds for model in champion.members]
             limits = thresholds_of(champion.task, champion.classes, told, champion.thresholds)
         tested = Tested(scores, answers[0].targets, np.array(limits) if limits else None)
-    def _check_answers(self, function: str, version: int) -> None:
-        """Raises `Overloaded`, before any model is registered, where the champion has left; the registry has
-        the last word. version: 0 = there was none.
-        """
-        is_there = self._catalog.is_function(function)
-        now = self._catalog.versions(function)[-1].version if is_there else 0
-        if now != version:
-            found = f"version {now} answers for {function} by now" if now else f"{function} was deleted"
-            raise Overloaded(f"{found}, to which nothing was compared: nothing was changed; deploy it again")
-
         held = _held_against(run, champion)
         return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit, held)
 

@@ -52,19 +52,24 @@ class Refits:
         self._known: dict[tuple[int, str], str] = {}
         self._names = itertools.count(1)
 
-    async def of(self, run: Run, model: str, trial: Trial, checkpoint: Checkpoint) -> str | None:
-        """The digest of the refit checkpoint; None where it stays as it is. Raises `Overloaded`."""
+    async def of(
+        self, run: Run, model: str, trial: Trial, checkpoint: Checkpoint, pins: set[str]
+    ) -> str | None:
+        """The digest of the refit checkpoint, which is pinned; None where it stays as it is. Raises
+        `Overloaded`.
+        """
         asked = run.spec.refit
         if asked is False or (asked is None and not is_refit_unasked(run, model, trial, checkpoint)):
             return None
         key = (run.job.id, checkpoint.digest)
         with contextlib.suppress(ServiceError):
             if key in self._known:
+                pins.add(self._known[key])
                 await run.weights(self._known[key])
                 return self._known[key]
         where = f"job={run.job.id} {model} trial={trial.number}"
         try:
-            digest = await self._taught(run, model, trial, checkpoint)
+            digest = await self._taught(run, model, trial, checkpoint, pins)
         except (ServiceError, OSError) as error:
             log.warning("not refit %s: %s", where, error)
             return None
@@ -73,7 +78,9 @@ class Refits:
             self._known.pop(next(iter(self._known)))
         return digest
 
-    async def _taught(self, run: Run, model: str, trial: Trial, checkpoint: Checkpoint) -> str:
+    async def _taught(
+        self, run: Run, model: str, trial: Trial, checkpoint: Checkpoint, pins: set[str]
+    ) -> str:
         worker = await self._trainers.anyone(pictures=run.spec.recipe.pictures)
         name = f"{run.job.id}/{model}/{trial.number}/refit-{next(self._names)}"
         given = Assignment(
@@ -103,5 +110,6 @@ class Refits:
                     raise ServiceError(stored.message if isinstance(stored, Failed) else stored.kind)
             finally:
                 Ask(worker, ForgetTrial(0, name))
+        pins.add(stored.checkpoint)
         await run.keep(stored.checkpoint)
         return stored.checkpoint

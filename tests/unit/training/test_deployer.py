@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ import pytest
 from gpu_worker.tasks.metrics import METRICS
 from gpu_worker.wire.protocol import Evaluate, Evaluated, Message
 from server.ensemble.fit import Fit, fit_combination
-from server.errors import BadOption
+from server.errors import BadOption, Overloaded
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.jobs.run import Run
@@ -38,9 +40,12 @@ class Workers:
     shares: dict[str, float]
     labels: dict[str, list[int]]
     asked: list[tuple[str, str]] = field(default_factory=list)
+    on_ask: Callable[[Evaluate], None] = lambda message: None
 
     async def ask(self, message: Message, *, pictures: bool = False) -> Message:
         assert isinstance(message, Evaluate)
+        self.on_ask(message)
+        await asyncio.sleep(0)
         name = Path(message.start).name
         self.asked.append((name, message.split))
         labels = np.array(self.labels[message.split])
@@ -79,6 +84,7 @@ class House:
         run.metric = METRICS[str(spec.metric)]
         run.trial_spec, run.backbone_folder = spec.train_spec, None
         run.file = self.folder / f"{snapshot}.parquet"
+        run.pins = lambda: contextlib.nullcontext(set())
         run.file_of = lambda of: self.folder / f"{of.id}.parquet"
         return cast("Run", run)
 
@@ -154,6 +160,7 @@ class Publisher:
         view: Any = None,
         rows_for: Any = None,
         found: Any = None,
+        instead_of: int | None = None,
     ) -> Any:
         versions = self.functions.setdefault(name, [])
         members = [self.models[key] for key in body["models"]]
@@ -206,6 +213,54 @@ def test_each_look_at_the_test_rows_makes_the_next_one_stricter(house: House):
     assert [found.level for found in told] == [level_of(look) for look in (1, 2, 3, 4)]
     widths = [found.test_high - found.test_low for found in told]
     assert widths[3] > widths[0]
+
+
+def test_looks_of_deployments_at_once_are_each_paid_for_and_the_same_once(house: House):
+    names = ["one", "two", "two", "three"]
+    house.workers.shares |= dict.fromkeys(names, 0.9)
+    for name in names:
+        (house.folder / name).write_bytes(b"")
+
+    async def at_once() -> list[Any]:
+        runs = [house.run(name) for name in names]
+        return await asyncio.gather(*(house.deployer.deploy(run, "udf_food", select="best") for run in runs))
+
+    told = asyncio.run(at_once())
+    assert told[1].looks == told[2].looks
+    assert sorted({found.looks for found in told}) == [1, 2, 3]
+    assert [look.number for look in house.repository.test_looks("food", "s")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_challenger_takes_no_place_but_that_of_the_champion_it_was_compared_with(
+    house: House, is_first: bool
+):
+    house.workers.shares |= {"champion": 0.6, "better": 0.999}
+    if not is_first:
+        deploy(house, house.run("champion"))
+
+    def deployed_meanwhile(message: Evaluate) -> None:
+        if message.split == "test":
+            house.functions.setdefault("udf_food", []).append(SimpleNamespace(version=7))
+
+    house.workers.on_ask = deployed_meanwhile
+    with pytest.raises(Overloaded, match=r"version 7 answers for udf_food by now, .* deploy it again"):
+        deploy(house, house.run("better"), promote="if_better")
+    assert house.functions["udf_food"][-1].version == 7
+
+
+def test_a_function_that_was_deleted_comes_not_back_by_a_comparison_with_it(house: House):
+    house.workers.shares |= {"champion": 0.6, "better": 0.999}
+    deploy(house, house.run("champion"))
+
+    def deleted_meanwhile(message: Evaluate) -> None:
+        if message.split == "test":
+            del house.functions["udf_food"]
+
+    house.workers.on_ask = deleted_meanwhile
+    with pytest.raises(Overloaded, match="udf_food was deleted"):
+        deploy(house, house.run("better"), promote="if_better")
+    assert house.functions == {}
 
 
 def test_challengers_that_are_no_better_do_not_win_by_being_many(house: House):
@@ -374,7 +429,10 @@ def _spoilt_fit(*arguments: Any, **options: Any) -> Fit:
 
 def test_what_is_deployed_was_taught_the_validation_rows_and_the_manifest_says_of_what(house: House):
     class Refits:
-        async def of(self, run: Run, model: str, trial: Any, checkpoint: Checkpoint) -> str | None:
+        async def of(
+            self, run: Run, model: str, trial: Any, checkpoint: Checkpoint, pins: set[str]
+        ) -> str | None:
+            assert checkpoint.digest in pins, "it is at hand until this deployment is over"
             (house.folder / "taught").write_bytes(b"")
             return "taught" if checkpoint.digest == "good" else None
 

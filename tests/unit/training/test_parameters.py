@@ -165,6 +165,21 @@ def test_an_archive_that_goes_on_failing_says_so_without_its_login(
     assert pauses == [1.0, 2.0, 4.0]
 
 
+def test_what_is_being_deployed_stays_though_its_job_needs_it_no_more(store: ParameterStore):
+    parameters, other = store.of(1), store.of(2)
+    kept, pinned, unneeded = (written(parameters, weights) for weights in (b"a", b"b", b"c"))
+    written(other, b"b")
+    with parameters.pins() as pins:
+        pins.add(pinned)
+        assert store.of(1).collect([kept]) == 1
+        assert parameters.at_hand(pinned).read_bytes() == b"b"
+        assert other.collect([]) == 1, "another job's"
+    with pytest.raises(ServiceError, match="no longer in"):
+        parameters.at_hand(unneeded)
+    assert parameters.collect([kept]) == 1
+    assert parameters.at_hand(kept).exists()
+
+
 def test_an_archive_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     archive, pauses = unwell(monkeypatch, 99, PermissionError("AccessDenied"))
     with pytest.raises(ServiceError, match="AccessDenied"):

@@ -93,6 +93,7 @@ def run_of(**job: Any) -> Run:
             checkpoints=Path("checkpoints"),
             kept=kept,
             gone=gone,
+            pins=set(),
         ),
     )
 
@@ -115,7 +116,7 @@ TRIAL = Trial(
 
 def refit(trainer: Trainer, run: Run, refits: Refits | None = None) -> str | None:
     used = refits or Refits(cast(Any, trainer))
-    return asyncio.run(used.of(run, "fasttext", TRIAL, BEST))
+    return asyncio.run(used.of(run, "fasttext", TRIAL, BEST, cast(Any, run).pins))
 
 
 def test_a_refit_is_the_trial_again_up_to_its_best_epoch_with_the_validation_rows():
@@ -133,6 +134,7 @@ def test_a_refit_is_the_trial_again_up_to_its_best_epoch_with_the_validation_row
     )
     assert isinstance(trainer.heard[-1], ForgetTrial)
     assert cast(Any, run).kept == ["refit-4"]
+    assert cast(Any, run).pins == {"refit-4"}
 
 
 def test_a_refit_that_answers_what_it_was_taught_worse_than_before_is_not_used():
