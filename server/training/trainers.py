@@ -81,10 +81,17 @@ class Trainers:
         return min(self.alive(), key=cost)
 
     async def ask(self, message: Message, *, pictures: bool = False) -> Message:
-        """The reply of a worker that has the least to do; it may be a `Failed`. As `anyone`."""
-        worker = await self.anyone(pictures=pictures)
-        with self.busy(worker):
-            return await worker.call(message)
+        """The reply of a worker that has the least to do; it may be a `Failed`. As `anyone`.
+
+        Where its process dies, another one is asked, or its successor, once.
+        """
+        for is_last in (False, True):
+            worker = await self.anyone(pictures=pictures)
+            with self.busy(worker):
+                reply = await worker.call(message)
+            if is_last or not (isinstance(reply, Failed) and reply.code == WorkerLost.code):
+                break
+        return reply
 
     @contextlib.contextmanager
     def busy(self, worker: Worker) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_worker.wire.protocol import Done, Message
+from gpu_worker.wire.protocol import Done, Failed, Message
 from server.errors import Overloaded
 from server.training.trainers import Trainers
 from server.workers.pool import Worker, WorkerInfo
@@ -22,11 +22,15 @@ class Busy:
     name: str
     over: asyncio.Event
     asked: list[Message] = field(default_factory=list)
+    deaths: int = 0  # of the next questions
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "cpu", 0))
 
     async def call(self, message: Message) -> Message:
         self.asked.append(message)
         await self.over.wait()
+        if self.deaths:
+            self.deaths -= 1
+            return Failed(message.id, "worker_lost", "its socket closed")
         return Done(message.id)
 
 
@@ -70,6 +74,24 @@ def test_questions_at_once_are_dealt_out() -> None:
         assert [len(worker.asked) for worker in workers] == [2, 2, 2]
         over.set()
         await asyncio.gather(*asked)
+
+    with_workers(work)
+
+
+@pytest.mark.parametrize(("deaths", "answer"), [(1, Done), (2, Failed)])
+def test_a_question_whose_worker_dies_is_asked_once_more(deaths: int, answer: type[Message]) -> None:
+    async def work(trainers: Trainers, workers: list[Busy], over: asyncio.Event) -> None:
+        over.set()
+        for worker in workers:
+            worker.deaths = deaths
+        workers[0].deaths, workers[1].deaths = 1, deaths - 1
+        with trainers.busy(cast("Worker", workers[2])):
+            reply = await trainers.ask(Done(0))
+            assert (len(workers[0].asked), len(workers[1].asked)) == (2, 0)
+        assert isinstance(reply, Done), "its successor answered"
+        workers[0].deaths = deaths
+        with trainers.busy(cast("Worker", workers[1])), trainers.busy(cast("Worker", workers[2])):
+            assert isinstance(await trainers.ask(Done(0)), answer)
 
     with_workers(work)
 
