@@ -32,7 +32,7 @@ from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.catalog.retraining import LEASE_S, Retraining
-from server.errors import BadOption, Forbidden, Overloaded, ServiceError, UnknownFunction
+from server.errors import BadOption, Forbidden, NoSpace, Overloaded, ServiceError, UnknownFunction
 from server.lease import ALONE, Leading
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
@@ -173,7 +173,7 @@ class Retrainings:
         """Hold on to what this server is at; what it has lost meanwhile is another's."""
         for function in sorted(self._held) if self._lease.is_held else ():
             if await self._claimed(function) is None:
-                log.warning("another server retrains function=%s", function)
+                log.warning("another server retrains it, or it was forgotten function=%s", function)
 
     def _holds(self, known: Retraining) -> bool:
         """Whether this server holds it for a while yet, so that nothing need be written."""
@@ -305,6 +305,9 @@ class Retrainings:
                 slo_ms=champion.slo_ms,
                 view=self._view_of_owner("function", known.function),
             )
+        except (Overloaded, NoSpace) as error:  # what the job has found waits
+            log.warning("not deployed yet function=%s job=%d reason=%r", known.function, job, str(error))
+            return known
         except (ServiceError, OSError, ValueError) as error:
             return replace(over, outcome=f"job {job} was not deployed: {error}")
         because = f"p = {told.p_value:.3g} at look {told.looks}" if told.p_value is not None else "the first"

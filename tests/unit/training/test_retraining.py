@@ -21,7 +21,7 @@ from server.access.token import Token
 from server.access.tokens import Tokens
 from server.access.view import View
 from server.catalog.retraining import Retraining
-from server.errors import BadOption, Overloaded, UnknownFunction
+from server.errors import BadOption, NoSpace, Overloaded, UnknownFunction
 from server.store.database import migrate, open_database
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
@@ -42,6 +42,7 @@ class House:
     now: datetime = START
     source: str = "push"
     promoted: bool = True
+    trouble: Exception | None = None  # that the next deployment ends with
     started: list[dict[str, Any]] = field(default_factory=list)
     refreshed: list[Any] = field(default_factory=list)
     deployed: list[dict[str, Any]] = field(default_factory=list)
@@ -124,6 +125,9 @@ class House:
         return self.jobs.job(number), SimpleNamespace(ending=True)
 
     async def deploy(self, run: Any, function: str, *, view: Any, **options: Any) -> Any:
+        if self.trouble is not None:
+            trouble, self.trouble = self.trouble, None
+            raise trouble
         self.deployed.append({"function": function, **options})
         self.views.append(view)
         return SimpleNamespace(
@@ -170,6 +174,21 @@ async def test_what_is_found_is_deployed_only_if_it_is_better(house: House) -> N
         "version 3 stays: that of job 2 is not shown to be better (p = 0.01 at look 2)" in house.told.outcome
     )
     assert house.told.state == "waiting"
+
+
+@pytest.mark.parametrize("trouble", [Overloaded("no worker is up"), NoSpace("the disk is full")])
+@on_a_loop
+async def test_what_was_found_is_deployed_once_that_can_be_done(house: House, trouble: Exception) -> None:
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", None, None, None)
+    await house.retrainings.step()
+    house.jobs.set_job(2, "done")
+    house.trouble = trouble
+    await house.retrainings.step()
+    assert (house.told.job, house.deployed) == (2, [])
+    await house.retrainings.step()
+    assert (house.told.job, len(house.deployed)) == (None, 1)
+    assert "version 4 answers now" in house.told.outcome
 
 
 @on_a_loop
