@@ -137,6 +137,7 @@ from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.history import HistoryRepository
 from server.store.latencies import LatencyFiles
 from server.store.leases import LeaseRepository
+from server.store.leftovers import remove_leftovers
 from server.store.retraining import RetrainingRepository
 from server.store.sessions import EndedSessionRepository
 from server.store.things import ThingRepository
@@ -475,6 +476,7 @@ async def _running(
             measured,
             settings.worker_hang_s,
             supervisor.tasks(),
+            tidy=functools.partial(remove_leftovers, settings.home),
         )
         remote_pool = LocalPool(
             1,

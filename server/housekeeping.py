@@ -1,6 +1,6 @@
-"""What happens on the side: hung workers end, what was measured and learned is stored.
+"""What happens on the side: hung workers end, what was measured and learned is stored, leftovers are removed.
 
-Two tasks, so that a registry which answers late, or not at all, keeps no hung worker alive. Owns what waits
+A task each, so that a registry which answers late, or not at all, keeps no hung worker alive. Owns what waits
 to be written; a registry that cannot be written costs these notes a delay, never a request.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,6 +28,7 @@ log = logging.getLogger("ml_udf.server.housekeeping")
 
 _EVERY_S = 1.0
 _WRITE_EVERY_S = 15.0
+_TIDY_EVERY_S = 3600.0
 
 
 class Measured:
@@ -56,7 +59,9 @@ class Housekeeping:
         *,
         every_s: float = _EVERY_S,
         write_every_s: float = _WRITE_EVERY_S,
+        tidy: Callable[[float], object] = lambda now_s: None,
     ) -> None:
+        """tidy: removes what killed processes left in the home folder, as of that time. Blocking."""
         self._repository = repository
         self._latencies = latencies
         self._dispatcher = dispatcher
@@ -66,6 +71,7 @@ class Housekeeping:
         self._tasks = tasks or Tasks()
         self._every_s = every_s
         self._write_every_s = write_every_s
+        self._tidy = tidy
         self._stored: dict[str, float] = {}  # model key → its last use, as the registry has it
 
     def start(self) -> None:
@@ -73,6 +79,7 @@ class Housekeeping:
         if self._worker_hang_s:
             self._tasks.always("watch workers", self._watch_workers)
         self._tasks.always("store notes", self._store_notes)
+        self._tasks.always("tidy", self._keep_tidy)
 
     async def close(self) -> None:
         """Stop, after a last write."""
@@ -83,6 +90,11 @@ class Housekeeping:
         while True:
             await asyncio.sleep(self._every_s)
             self._dispatcher.end_hung_workers(self._worker_hang_s)
+
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.to_thread(self._tidy, time.time())
+            await asyncio.sleep(_TIDY_EVERY_S)
 
     async def _store_notes(self) -> None:
         while True:
