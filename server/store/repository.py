@@ -6,6 +6,7 @@ leave. Blocking: the asyncio side calls it in a thread. Knows tables, not files 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,8 @@ from server.store.tables import (
 )
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
+
+log = logging.getLogger("ml_udf.server.registry")
 
 # A statement that began with the deployment before the current one finishes with it.
 SERVED_DEPLOYMENTS = 2
@@ -116,12 +119,21 @@ class Repository:
 
     @retried
     def models(self) -> list[ModelVersion]:
-        """All model versions, by name and version."""
+        """All model versions that this release knows how to serve, by name and version.
+
+        Others, of a newer server of the registry, or damaged, keep none of these from being served.
+        """
+        found = []
         with Session(self._reading) as session:
             rows = session.scalars(
                 select(ModelVersionRow).order_by(ModelVersionRow.name, ModelVersionRow.version)
             )
-            return [self._model(row) for row in rows]
+            for row in rows:
+                try:
+                    found.append(self._model(row))
+                except BadOption as error:
+                    log.error("model not served model=%s/%d reason=%r", row.name, row.version, error.message)
+        return found
 
     @retried
     def next_model_version(self, name: str) -> int:

@@ -14,7 +14,7 @@ from server.catalog.retraining import Retraining
 from server.errors import BadOption, Overloaded
 from server.store.repository import Repository
 from server.store.retraining import RetrainingRepository
-from server.store.tables import DeploymentRow, FunctionRow
+from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
 from server.store.training import TrainingRepository
 from tests.unit.server.manifests import manifest
 
@@ -42,6 +42,19 @@ def test_a_registered_model_is_listed_as_its_manifest_says(repository: Repositor
     ]
     assert found[1].classes == ("laksa", "pizza", "satay")
     assert found[1].directory == HOME / "models/net/1"
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"runtime": "of a newer release"}])
+def test_a_model_that_this_release_does_not_know_keeps_no_other_from_being_served(
+    repository: Repository, database: Engine, caplog: pytest.LogCaptureFixture, change: dict[str, object]
+) -> None:
+    for name in ("abc", "net"):
+        add(repository, name)
+    with database.begin() as connection:
+        values = {"manifest": manifest("abc", 1) | change}
+        connection.execute(update(ModelVersionRow).where(ModelVersionRow.name == "abc").values(values))
+    assert [model.key for model in repository.models()] == ["net/1"]
+    assert "model not served model=abc/1" in caplog.text
 
 
 def test_models_follow_their_home_folder_when_it_moves(database: Engine) -> None:
