@@ -563,6 +563,11 @@ class Deployer:
         return await self._scores(run, _spec(run, candidate), weights, split)
 
     async def _scores(self, run: Run, spec: dict[str, Any], weights: Path, split: str) -> _Answer:
+        if not await asyncio.to_thread(run.file.is_file):
+            raise BadOption(
+                f"the rows of dataset {run.job.dataset}, by which models are chosen and judged, are gone from "
+                f"the home: {run.file}; restore the file, or register the same rows again"
+            )
         message = Evaluate(
             0,
             spec=spec,

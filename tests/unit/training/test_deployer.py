@@ -263,6 +263,15 @@ def test_a_function_that_was_deleted_comes_not_back_by_a_comparison_with_it(hous
     assert house.functions == {}
 
 
+def test_rows_that_are_gone_are_named_with_what_to_do(house: House):
+    house.workers.shares["good"] = 0.9
+    (house.folder / "s.parquet").unlink()
+    with pytest.raises(
+        BadOption, match=r"rows of dataset food, .*s\.parquet; restore .* register the same rows"
+    ):
+        deploy(house, house.run("good"))
+
+
 def test_challengers_that_are_no_better_do_not_win_by_being_many(house: House):
     house.workers.shares["champion"] = 0.85
     deploy(house, house.run("champion"))
