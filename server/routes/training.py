@@ -61,7 +61,7 @@ async def start_job(services: ServicesOf, view: ViewOf, request: Request) -> Res
 async def show_job(services: ServicesOf, view: ViewOf, job: int) -> Response:
     """One job, with its studies."""
     await check_sees_job(services.training, view, job)
-    return json_reply(await described(services.training, *await services.training.job(job)))
+    return json_reply(await described(services.training, *await services.training.shown(job)))
 
 
 @router.post("/v1/jobs/{job}/cancel")

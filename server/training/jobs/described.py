@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gpu_worker.tasks.metrics import Metric
 from server.catalog.jobs import Job
+from server.errors import BadOption
 from server.training.jobs.budget import Budget
 from server.training.jobs.run import Run
 from server.training.jobs.service import Training, found_by
@@ -22,16 +24,18 @@ async def described(training: Training, job: Job, run: Run | None) -> dict[str, 
     found = await found_by(run) if run is not None else job.found or {"studies": {}}
     trouble = training.trouble(job.id, run)
     studies = found["studies"].values()
-    metric = recipe_for(job.spec.get("task", DEFAULT_TASK)).metric_of(job.spec)
-    best = max(
-        (
-            (study["best_score"], model)
-            for model, study in found["studies"].items()
-            if study["best_score"] is not None
-        ),
-        key=lambda pair: metric.merit(pair[0]),
-        default=(None, None),
-    )
+    metric = _metric_of(job)
+    best: tuple[float | None, str | None] = (None, None)
+    if metric is not None:
+        best = max(
+            (
+                (study["best_score"], model)
+                for model, study in found["studies"].items()
+                if study["best_score"] is not None
+            ),
+            key=lambda pair: metric.merit(pair[0]),
+            default=best,
+        )
     return {
         "id": job.id,
         "owner": job.owner,
@@ -50,13 +54,21 @@ async def described(training: Training, job: Job, run: Run | None) -> dict[str, 
         ),
         "seconds_used": round(sum(study.get("seconds_used", 0.0) for study in studies), 3),
         "trials": sum(study["trials"] for study in studies),
-        "metric": metric.name,
+        "metric": None if metric is None else metric.name,
         "best_score": best[0],
         "best_model": best[1],
         "created_at": job.created_at.isoformat(),
         "ended_at": None if job.ended_at is None else job.ended_at.isoformat(),
         "studies": found["studies"],
     }
+
+
+def _metric_of(job: Job) -> Metric | None:
+    """None where a newer server of the registry has begun the job, for a task that this one does not know."""
+    try:
+        return recipe_for(job.spec.get("task", DEFAULT_TASK)).metric_of(job.spec)
+    except BadOption:
+        return None
 
 
 async def trials_of(run: Run, *, with_scores: bool) -> list[dict[str, Any]]:

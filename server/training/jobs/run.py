@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,10 +136,12 @@ class Run:
             self._master_lock = MasterLock(str(self._journal), fence)
             for origin in (self.spec.pretrained or {}).values():
                 self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
-            storage = open_journal(str(self._journal), self._master_lock)
-            masters = {
-                model: Master(as_begun(study, storage), storage) for model, study in self._studies().items()
-            }
+            with _readable(self._journal):
+                storage = open_journal(str(self._journal), self._master_lock)
+                masters = {
+                    model: Master(as_begun(study, storage), storage)
+                    for model, study in self._studies().items()
+                }
             for master in masters.values():
                 for trial in master.trials():
                     if trial.worker is not None:
@@ -157,13 +160,14 @@ class Run:
         """Read what the studies have found; nothing is written. Raises `OSError`, `ValueError`."""
 
         def read() -> dict[str, tuple[StudySpec, list[Trial]]]:
-            storage = read_journal(str(self._journal))
-            if storage is None:
-                return {model: (study, []) for model, study in self._studies().items()}
-            return {
-                model: (as_begun(study, storage), recorded(study.name, storage))
-                for model, study in self._studies().items()
-            }
+            with _readable(self._journal):
+                storage = read_journal(str(self._journal))
+                if storage is None:
+                    return {model: (study, []) for model, study in self._studies().items()}
+                return {
+                    model: (as_begun(study, storage), recorded(study.name, storage))
+                    for model, study in self._studies().items()
+                }
 
         self._found = await asyncio.to_thread(read)
 
@@ -682,6 +686,22 @@ class _Place:
         self.ends_s = ends_s
         self.may_end = may_end
         self.holder = _holder(worker)
+
+
+@contextlib.contextmanager
+def _readable(journal: Path) -> Iterator[None]:
+    """What Optuna and our records stumble over in a damaged journal is one `ValueError`, which names it."""
+    try:
+        yield
+    except (ServiceError, OSError):
+        raise
+    except Exception as exc:
+        if isinstance(exc, ValueError) and not isinstance(exc, json.JSONDecodeError | UnicodeDecodeError):
+            raise  # it says what is wrong
+        raise ValueError(
+            f"the job's records, {journal}, are damaged ({type(exc).__name__}: {exc}): "
+            "restore the file, or train anew"
+        ) from exc
 
 
 def _has_model(studies: Mapping[str, Progress]) -> bool:

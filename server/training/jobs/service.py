@@ -366,11 +366,15 @@ class Training:
 
     async def job(self, job: int) -> tuple[Job, Run]:
         """A job with its run. Raises `UnknownFunction`, `ServiceError`."""
-        known = await asyncio.to_thread(self._repository.job, job)
-        run = await self._looked_at(known)
+        known, run = await self.shown(job)
         if run is None:
             raise ServiceError(f"the studies of job {job} cannot be read; the server's log holds the cause")
         return known, run
+
+    async def shown(self, job: int) -> tuple[Job, Run | None]:
+        """A job with its run, None where that cannot be read. Raises `UnknownFunction`."""
+        known = await asyncio.to_thread(self._repository.job, job)
+        return known, await self._looked_at(known)
 
     async def run_of(self, job: Job) -> Run | None:
         """The run of a job that is known, to be read; None where it cannot be."""

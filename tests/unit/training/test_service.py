@@ -23,6 +23,8 @@ from server.access.view import View
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
 from server.training.checkpoints.parameters import needed
+from server.training.jobs.described import described
+from server.training.jobs.spec import JobSpec
 from server.training.studies.journal import MasterLock, _Backend
 from server.training.studies.study import Master
 from server.workers.pool import WorkerInfo
@@ -635,6 +637,40 @@ async def test_looking_at_a_job_of_another_home_makes_no_journal(tmp_path: Path)
         _, run = await it.training.job(job)
         assert (await run.trials()) == {"resnet": []}
         assert not (it.folder / "studies" / f"job-{job}.journal").exists()
+
+
+@pytest.mark.parametrize(
+    "damage", ["null\n", "{}\n", "[]\n", '{"op_code": 99, "worker_id": "w"}\n', "\0\0\n", "\xff\n"]
+)
+@on_a_loop
+async def test_a_job_whose_journal_is_damaged_fails_alone_and_says_which(tmp_path: Path, damage: str) -> None:
+    async with house(tmp_path, FakeTrainer(epoch_s=lambda message: 0.02)) as it:
+        damaged = await it.start(budget="1000 epochs")
+        other = await it.start(budget="1000 epochs")
+        await until(lambda: it.trained(damaged) and it.trained(other))
+    journal = it.folder / "studies" / f"job-{damaged}.journal"
+    with journal.open("ab") as file:
+        file.write(damage.encode("latin-1"))
+    async with house(tmp_path) as it:
+        assert it.training.runs(other)
+        found = it.repository.job(damaged)
+        assert found.state == "failed"
+        assert f"the job's records, {journal}, are damaged" in found.reason
+        with pytest.raises(ServiceError, match=f"the studies of job {damaged} cannot be read"):
+            await it.training.job(damaged)
+        told = await described(it.training, *await it.training.shown(damaged))
+        assert (told["state"], told["reason"]) == ("failed", found.reason)
+
+
+@on_a_loop
+async def test_a_job_for_a_task_of_a_newer_release_is_listed(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        known = it.repository.add_job(
+            "d", "s1", {**JobSpec("d", models=("resnet",)).as_json(), "task": "new"}
+        )
+        ended = it.repository.set_job(known.id, "done", found={"studies": {}})
+        told = await described(it.training, ended, None)
+    assert (told["task"], told["state"], told["metric"], told["best_score"]) == ("new", "done", None, None)
 
 
 @on_a_loop
