@@ -565,8 +565,8 @@ class Deployer:
     async def _scores(self, run: Run, spec: dict[str, Any], weights: Path, split: str) -> _Answer:
         if not await asyncio.to_thread(run.file.is_file):
             raise BadOption(
-                f"the rows of dataset {run.job.dataset}, by which models are chosen and judged, are gone from "
-                f"the home: {run.file}; restore the file, or register the same rows again"
+                f"the rows of dataset {run.job.dataset}, by which models are chosen and judged, are gone "
+                f"from the home: {run.file}; restore the file, or register the same rows again"
             )
         message = Evaluate(
             0,
