@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from server.errors import BadInput, BadOption
 from server.training.datasets.features import Feature, features_json, features_of, rows_of
 from server.training.datasets.spec import DatasetSpec
-from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
+from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers, full_disk_told
 from server.training.datasets.targets import target_column
 from server.training.recipes import recipe_for
 
@@ -136,12 +136,17 @@ class Draft:
         self._inspect = inspect
         self._work = Path(tempfile.mkdtemp(prefix=".taking-", dir=self._folder))
         self._staged = self._work / "staged.parquet"
-        self._numbers = RowNumbers(
-            self._work, by_entity=spec.entity is not None, by_time=spec.time is not None
-        )
-        self._target = target_column(spec)
-        self._schema = _staged(self._target.stored)
-        self._writer = pq.ParquetWriter(self._staged, self._schema, compression="zstd")
+        try:
+            with full_disk_told():
+                self._numbers = RowNumbers(
+                    self._work, by_entity=spec.entity is not None, by_time=spec.time is not None
+                )
+            self._target = target_column(spec)
+            self._schema = _staged(self._target.stored)
+            self._writer = pq.ParquetWriter(self._staged, self._schema, compression="zstd")
+        except BaseException:
+            shutil.rmtree(self._work, ignore_errors=True)
+            raise
         self._content = hashlib.sha256()
         self._bytes = 0
         self._seen = 0
@@ -168,7 +173,8 @@ class Draft:
         order = _order(batch, columns.time) if columns.time else None
         group = _texts(batch, columns.entity, self._spec.name) if columns.entity else key
         targets = [text for text in target if text is not None]  # all of them
-        self._take(key.to_pylist(), inputs.to_pylist(), targets, group.to_pylist(), order)
+        with full_disk_told():
+            self._take(key.to_pylist(), inputs.to_pylist(), targets, group.to_pylist(), order)
 
     def freeze(self) -> Facts:
         """Split the rows and write the snapshot. Raises `BadOption`."""
@@ -184,9 +190,10 @@ class Draft:
             raise BadOption(f"dataset {name}: {self._too_few(rows)}; at least {_LEAST_ROWS} are needed")
         self._target.check()
         content = self._content.hexdigest()
-        parts = self._numbers.split(self._target.strata(), self._spec.ratios)
-        classes, untaught = self._target.classes(self._numbers.sides())
-        snapshot, counted = self._write(content, parts)
+        with full_disk_told():
+            parts = self._numbers.split(self._target.strata(), self._spec.ratios)
+            classes, untaught = self._target.classes(self._numbers.sides())
+            snapshot, counted = self._write(content, parts)
         return Facts(
             id=snapshot,
             rows=int(counted.sum()),

@@ -12,15 +12,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from server.disk_space import no_space
 from server.errors import BadInput, BadOption
 from server.training.datasets.query import check_query
 from server.training.datasets.snapshot import Draft, Facts, Looked, SnapshotLimits, Unreadable, split_note
 from server.training.datasets.spec import DatasetSpec
-from server.training.datasets.split import BY_HASH, BY_TIME
+from server.training.datasets.split import BY_HASH, BY_TIME, RowNumbers
 
 SPEC = DatasetSpec("food", "SELECT path, label FROM t", target="label", key="path")
 LIMITS = SnapshotLimits(max_rows=1_000_000, max_bytes=1 << 30)
@@ -224,6 +226,32 @@ def test_where_unreadable_images_leave_too_few_rows_it_says_so(take: Taken) -> N
 def test_more_rows_than_the_limit_are_refused_as_they_come(take: Taken) -> None:
     with pytest.raises(BadOption, match="more than 150 rows"):
         take(rows(100), rows(100), limits=SnapshotLimits(150, 1 << 30))
+
+
+@pytest.mark.parametrize("step", ["connect", "add", "freeze"])
+def test_a_full_disk_is_told_as_one_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    error = duckdb.IOException('IO Error: Could not write file "rows.duckdb": No space left on device')
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise error
+
+    def taken() -> None:
+        if step == "connect":
+            monkeypatch.setattr(duckdb, "connect", full)
+        draft = Draft(SPEC, tmp_path, LIMITS, by_name)
+        try:
+            monkeypatch.setattr(RowNumbers, "add" if step == "add" else "split", full)
+            draft.add(pa.RecordBatch.from_pydict(rows()))
+            draft.freeze()
+        finally:
+            draft.close()
+
+    with pytest.raises(OSError, match="No space left") as raised:
+        taken()
+    assert no_space(raised.value) is not None
+    assert list((tmp_path / "food").iterdir()) == []
 
 
 def test_memory_does_not_grow_with_the_width_of_the_rows(tmp_path: Path) -> None:
