@@ -117,6 +117,8 @@ class Trials:
         except WorkerError as exc:
             return Failed(message.id, exc.code, str(exc))
         except (ValueError, OSError) as exc:  # the snapshot, a knob, a checkpoint
+            if _is_full(exc):
+                return Failed(message.id, NoSpace.code, f"no space is left for what trials read: {exc}")
             return Failed(message.id, BadRequest.code, str(exc))
         except Exception as exc:
             _log.exception("request %s failed", message.id)

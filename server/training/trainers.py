@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gpu_worker.wire.protocol import Failed, Message
-from server.errors import BadInput, BadOption, Overloaded, ServiceError, WorkerLost
+from server.errors import BadInput, BadOption, NoSpace, Overloaded, ServiceError, WorkerLost
 from server.workers.pool import Worker, WorkerListener
 
 __all__ = ["Ask", "Trainers", "error_of", "expect"]
@@ -137,6 +137,8 @@ def error_of(reply: Message) -> ServiceError:
         return ServiceError(f"a worker answered with {reply.kind!r}")
     if reply.code == WorkerLost.code:
         return WorkerLost(reply.message)
+    if reply.code == NoSpace.code:
+        return NoSpace(reply.message)
     if reply.code == BadOption.code:
         return BadOption(reply.message)
     if reply.code.startswith("input_"):

@@ -374,7 +374,7 @@ class Run:
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
             # Where there is nothing to deploy yet, one epoch is trained however long it takes.
             ends_s = place.ends_s if scores or place.may_end else math.inf
-            reply = await self._under(place, self._train(place, start, given, epoch), ends_s)
+            reply = await self._trained(place, self._train(place, start, given, epoch), ends_s)
             if self._is_lost:
                 raise LeaseLost
             is_late = isinstance(reply, Failed) and reply.code == _CANCELLED and ends_s < math.inf
@@ -419,6 +419,15 @@ class Run:
             if self._pausing:
                 await self._suspend(place, given, scores)
                 return
+
+    async def _trained(self, place: _Place, message: TrainEpoch, ends_s: float) -> Message:
+        """The reply to an epoch. Where there is no space for its rows as it reads them, it is asked again."""
+        pause_s = _RETRY_FIRST_S
+        while True:
+            reply = await self._under(place, message, ends_s)
+            if not isinstance(reply, Failed) or reply.code != _NO_SPACE or self._stopping:
+                return reply
+            pause_s = await self._rested(reply.message, pause_s)
 
     async def _rescued(self, place: _Place, given: Assignment, scores: list[float]) -> None:
         """The job ends in the middle of a trial: with the best of its epochs, if any."""

@@ -424,6 +424,26 @@ async def test_checkpoints_that_find_no_space_are_asked_for_again(tmp_path: Path
         assert {trial.attempt for trial in (await run.trials())["resnet"]} == {1}
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@on_a_loop
+async def test_epochs_whose_rows_find_no_space_are_asked_for_again(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    worker = FakeTrainer(full_of_rows=True)
+    async with house(tmp_path, worker) as it:
+        job = await it.start(budget="10 epochs")
+        _, run = await it.training.job(job)
+        await until(lambda: it.trained(job) > 2)
+        assert run.trouble == "no space is left for what trials read"
+        if is_cancelled:
+            await it.training.cancel(job)
+            await it.ended(job, "cancelled")
+            return
+        worker.full_of_rows = False
+        await it.ended(job, "done")
+        assert {trial.attempt for trial in (await run.trials())["resnet"]} == {1}
+
+
 @on_a_loop
 async def test_a_job_begun_on_a_full_disk_begins_once_there_is_space(tmp_path: Path, disk: FullDisk) -> None:
     async with house(tmp_path) as it:

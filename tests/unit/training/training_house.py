@@ -65,6 +65,7 @@ class FakeTrainer:
     evaluates: bool = False  # it is on a deployment's message, whenever it is looked at
     ended: int = 0
     full: bool = False
+    full_of_rows: bool = False
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
     asked: list[Message] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
@@ -131,6 +132,8 @@ class FakeTrainer:
 
     def _carried_out(self, message: Message) -> Message:
         if isinstance(message, TrainEpoch):
+            if self.full_of_rows:
+                return Failed(message.id, "no_space", "no space is left for what trials read")
             if (error := self.error(message)) is not None:
                 return Failed(message.id, "bad_option", error)
             loss, score, took_s = self.loss(message), self.score(message), self.took_s(message)
