@@ -216,6 +216,15 @@ class Publisher:
 
     async def _restored(self, deployment: Deployment) -> Function:
         """The function of a deployment. Raises `BadOption`, `UnknownFunction`."""
+        try:
+            return await self._read(deployment)
+        except (TypeError, KeyError, ValueError, AttributeError) as exc:
+            raise BadOption(
+                f"its specification cannot be read ({type(exc).__name__}: {exc}): it is damaged, or of a "
+                "newer release; deploy it anew"
+            ) from exc
+
+    async def _read(self, deployment: Deployment) -> Function:
         name, version, spec = deployment.function, deployment.version, deployment.spec
         if is_pipeline(spec):
             for stage in spec["pipeline"]:

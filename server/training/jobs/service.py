@@ -168,10 +168,12 @@ class Training:
                 self._open_later(job, error)
             except LeaseLost:
                 return
-            except (ServiceError, ValueError) as error:
-                log.error("job not resumed job=%d reason=%r", job.id, str(error))
+            except Exception as error:  # what is wrong with one job keeps no other from going on
+                known = isinstance(error, ServiceError | ValueError)
+                reason = str(error) if known else f"it cannot be read: {type(error).__name__}: {error}"
+                log.error("job not resumed job=%d reason=%r", job.id, reason, exc_info=not known)
                 with contextlib.suppress(LeaseLost, *_STORAGE):  # it is tried again at the next start
-                    await self._set_job(job.id, "failed", str(error))
+                    await self._set_job(job.id, "failed", reason)
 
     async def _ordered(self, job: int) -> None:
         """Do to a run what was ordered at another server, which has stored it."""

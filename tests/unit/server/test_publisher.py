@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ import pytest
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.functions import Function
-from server.errors import BadOption
+from server.errors import BadOption, UnknownFunction
 from server.publisher import Publisher
+from server.store.repository import Deployment
 from tests.unit.server.test_plans import FIT, MEMBERS
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
@@ -27,6 +29,15 @@ class Reached(Exception):
 class Dispatcher:
     def check(self, function: Function) -> None:
         raise Reached
+
+
+@pytest.mark.parametrize("spec", [{"models": 5}, {}, {"pipeline": 3}, {"models": ["net/1"], "slo_ms": {}}])
+def test_a_deployment_that_cannot_be_read_is_refused_by_name_and_nothing_else_is(
+    spec: dict[str, Any],
+) -> None:
+    stored = Deployment("udf_food", 3, spec, datetime.now(UTC))
+    with pytest.raises((BadOption, UnknownFunction)):
+        asyncio.run(publisher(allow_import=False)._restored(stored))
 
 
 def publisher(*, allow_import: bool) -> Publisher:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy import text
+from sqlalchemy import text, update
+from sqlalchemy.orm import Session
 
 from gpu_worker.wire.protocol import TrainEpoch
 from server.access.caller import Caller
@@ -22,13 +23,14 @@ from server.access.things import Things
 from server.access.view import View
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
+from server.store.tables import JobRow
 from server.training.checkpoints.parameters import needed
 from server.training.jobs.described import described
 from server.training.jobs.spec import JobSpec
 from server.training.studies.journal import MasterLock, _Backend
 from server.training.studies.study import Master
 from server.workers.pool import WorkerInfo
-from tests.unit.training.training_house import FakeTrainer, House, house, on_a_loop, until
+from tests.unit.training.training_house import SPEC, FakeTrainer, House, house, on_a_loop, until
 
 # ── how jobs end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -680,6 +682,22 @@ async def test_a_job_whose_journal_is_damaged_fails_alone_and_says_which(tmp_pat
             await it.training.job(damaged)
         told = await described(it.training, *await it.training.shown(damaged))
         assert (told["state"], told["reason"]) == ("failed", found.reason)
+
+
+@on_a_loop
+async def test_a_job_whose_snapshot_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+    async with house(tmp_path, FakeTrainer(epoch_s=lambda message: 0.02)) as it:
+        damaged = await it.start(budget="1000 epochs")
+        other = await it.start(dataset="t", models=["random_forest"], budget="1000 epochs")
+        await until(lambda: it.trained(damaged) and it.trained(other))
+        it.repository.add_snapshot("d", {**SPEC, "name": "d"}, {"id": "s9"})
+        with Session(it.repository._engine) as session:
+            session.execute(update(JobRow).where(JobRow.id == damaged).values(snapshot="s9"))
+            session.commit()
+    async with house(tmp_path) as it:
+        assert it.training.runs(other)
+        found = it.repository.job(damaged)
+        assert (found.state, found.reason) == ("failed", "it cannot be read: KeyError: 'file'")
 
 
 @on_a_loop
