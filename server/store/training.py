@@ -108,15 +108,18 @@ class TrainingRepository:
         spec: Mapping[str, Any] | None = None,
         found: Mapping[str, Any] | None = None,
         fence: int | None = None,
+        among: Collection[str] | None = None,
     ) -> Job:
-        """Note what became of a job. Raises `UnknownFunction`; `LeaseLost` where another server has taken the
-        lease of that number.
+        """Note what became of a job. among: only where its state is one of these; else it is given back as it
+        is. Raises `UnknownFunction`; `LeaseLost` where another server has taken the lease of that number.
         """
         with Session(self._engine) as session:
             check_fence(session, fence)
             row = session.get(JobRow, job, with_for_update=True)
             if row is None:
                 raise UnknownFunction(f"there is no job {job} here")
+            if among is not None and row.state not in among:
+                return _job(row)
             row.state, row.reason = state, reason
             row.ended_at = None if state in (*ACTIVE, PAUSED) else datetime.now(UTC)
             if spec is not None:

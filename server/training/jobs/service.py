@@ -17,7 +17,7 @@ import functools
 import importlib.util
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,13 @@ class Training:
         note = functools.partial(self._repository.set_job, job, state, reason, fence=self._fence, **more)
         return await asyncio.to_thread(note)
 
+    async def _order_stored(
+        self, job: int, state: str, among: Collection[str], found: Mapping[str, Any] | None = None
+    ) -> Job:
+        """An order, unless the job has come to another state than `among` meanwhile, here or elsewhere."""
+        note = functools.partial(self._repository.set_job, job, state, found=found, among=among)
+        return await asyncio.to_thread(note)
+
     async def start(self, form: Mapping[str, Any], view: View = WHOLE) -> Job:
         """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`.
 
@@ -279,8 +286,8 @@ class Training:
                 return known
             if run is None and known.state not in (*ACTIVE, PAUSED):
                 return known
-            cancelled = await asyncio.to_thread(self._repository.set_job, job, "cancelled")
-            if run is None:
+            cancelled = await self._order_stored(job, "cancelled", (*ACTIVE, PAUSED))
+            if run is None or cancelled.state != "cancelled":  # it has ended by itself
                 return cancelled
             run.ending = True
             run.stop()
@@ -301,7 +308,9 @@ class Training:
             if known.state not in ACTIVE or (run is not None and run.ending):
                 raise BadOption(f"job {job} is {known.state}; only a job that runs can be paused")
             found = None if run is None else await found_by(run)
-            paused = await asyncio.to_thread(self._repository.set_job, job, PAUSED, "", None, found)
+            paused = await self._order_stored(job, PAUSED, ACTIVE, found)
+            if paused.state != PAUSED:
+                raise BadOption(f"job {job} is {paused.state}; only a job that runs can be paused")
             if run is not None:
                 run.pause("the job was paused")
             self.events.tell(job, {"event": "paused"})
@@ -317,10 +326,10 @@ class Training:
                 raise BadOption(f"job {job} is {known.state}, not paused; extend it to give it more epochs")
             run = self._running.get(job)
             if run is None and not self._trains:
-                return await asyncio.to_thread(self._repository.set_job, job, "running")
+                return await self._order_stored(job, "running", (*ACTIVE, PAUSED))
             if run is None:
                 run = await self._opened(known)
-            again = await self._begun(run, "")
+            again = await self._begun(run, "", (*ACTIVE, PAUSED))
             run.go_on()
             self.events.tell(job, {"event": "resumed"})
             return again
@@ -522,11 +531,15 @@ class Training:
                     self.troubles.pop(job.id, None)
                     return
 
-    async def _begun(self, run: Run, reason: str) -> Job:
-        """A run that is open, stored as one that runs; where that cannot be stored it is released again."""
+    async def _begun(self, run: Run, reason: str, among: Collection[str] | None = None) -> Job:
+        """A run that is open, stored as one that runs; where that cannot be stored, or its job is not `among`
+        these states by now, it is released again. Raises `BadOption`.
+        """
         job, spec = run.job.id, run.job.spec
         try:
-            again = await self._set_job(job, "running", reason, spec=spec)
+            again = await self._set_job(job, "running", reason, spec=spec, among=among)
+            if again.state != "running":
+                raise BadOption(f"job {job} is {again.state}, not paused; extend it to give it more epochs")
         except BaseException:
             if job not in self._running:
                 run.close()

@@ -73,6 +73,16 @@ def test_a_job_ends_and_may_go_on(registry: TrainingRepository) -> None:
     assert registry.add_job("food", "one", {}).id == job.id + 1
 
 
+def test_an_order_that_comes_after_a_jobs_end_changes_nothing(registry: TrainingRepository) -> None:
+    job = registry.add_job("food", "one", {}).id
+    assert registry.set_job(job, "paused", among=("running",)).state == "paused"
+    assert registry.set_job(job, "running", among=("paused",)).state == "running"
+    ended = registry.set_job(job, "done", "the budget is used up")
+    for state, among in (("paused", ("running",)), ("cancelled", ("running", "paused"))):
+        assert registry.set_job(job, state, among=among) == ended
+    assert registry.job(job) == ended
+
+
 def test_the_deployment_before_is_found_even_when_it_is_retired(
     registry: TrainingRepository, database: Engine, tmp_path: Path
 ) -> None:

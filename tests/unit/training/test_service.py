@@ -9,6 +9,7 @@ import importlib.util
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -424,6 +425,25 @@ async def test_checkpoints_that_find_no_space_are_asked_for_again(tmp_path: Path
         worker.full = False
         await it.ended(job, "done")
         assert {trial.attempt for trial in (await run.trials())["resnet"]} == {1}
+
+
+@pytest.mark.parametrize("order", ["pause", "cancel"])
+@on_a_loop
+async def test_an_order_that_crosses_a_jobs_end_leaves_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    async with house(tmp_path) as it:
+        job = await it.start(budget="4 epochs")
+        await it.ended(job, "done")
+        running = replace(it.repository.job(job), state="running")
+        read = it.repository.job
+        monkeypatch.setattr(it.repository, "job", lambda number: running)  # as the order has read it
+        if order == "pause":
+            with pytest.raises(BadOption, match=f"job {job} is done; only a job that runs can be paused"):
+                await it.training.pause(job)
+        else:
+            assert (await it.training.cancel(job)).state == "done"
+        assert read(job).state == "done"
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
