@@ -22,6 +22,9 @@ from server.store.tables import DatasetRow, DeploymentRow, FunctionRow, JobRow, 
 __all__ = ["TrainingRepository"]
 
 
+_MOST_JOBS = 2**31 - 1
+
+
 class TrainingRepository:
     """The training tables of one database."""
 
@@ -133,7 +136,7 @@ class TrainingRepository:
     def job(self, job: int) -> Job:
         """A job. Raises `UnknownFunction`."""
         with Session(self._reading) as session:
-            row = session.get(JobRow, job)
+            row = session.get(JobRow, _numbered(job))
             if row is None:
                 raise unknown_job(job)
             return _job(row)
@@ -152,7 +155,9 @@ class TrainingRepository:
     def whose_job(self, job: int) -> tuple[str, str]:
         """A job's dataset and owner. Raises `UnknownFunction`. As quick for one that is there as for none."""
         with Session(self._reading) as session:
-            row = session.execute(select(JobRow.dataset, JobRow.owner).where(JobRow.id == job)).first()
+            row = session.execute(
+                select(JobRow.dataset, JobRow.owner).where(JobRow.id == _numbered(job))
+            ).first()
         if row is None:
             raise unknown_job(job)
         return row[0], row[1]
@@ -168,7 +173,7 @@ class TrainingRepository:
         self, states: Collection[str] | None = None, after: int = 0, limit: int | None = None
     ) -> list[Job]:
         """Jobs by number: those after `after`, `limit` of them, in one of `states`; None = all."""
-        query = select(JobRow).where(JobRow.id > after).order_by(JobRow.id).limit(limit)
+        query = select(JobRow).where(JobRow.id > _numbered(after)).order_by(JobRow.id).limit(limit)
         if states is not None:
             query = query.where(JobRow.state.in_(states))
         with Session(self._reading) as session:
@@ -179,7 +184,7 @@ class TrainingRepository:
         """The newest jobs first: at most so many, with numbers below `before`."""
         query = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
         if before is not None:
-            query = query.where(JobRow.id < before)
+            query = query.where(JobRow.id < _numbered(before))
         with Session(self._reading) as session:
             return [_job(row) for row in session.scalars(query)]
 
@@ -251,6 +256,11 @@ class TrainingRepository:
             if row is not None:
                 row.function, row.version = function, version
                 session.commit()
+
+
+def _numbered(job: int) -> int:
+    """A number that the registry can compare with those of jobs, whatever a caller has named."""
+    return min(max(job, 0), _MOST_JOBS)
 
 
 def _counted_with(dataset: str, snapshot: str) -> ColumnElement[bool]:

@@ -151,7 +151,12 @@ class JobSpec:
             if name in given:
                 if not isinstance(given[name], list | tuple):
                     raise BadOption(_no_list(name, given[name], str(given.get("task", DEFAULT_TASK))))
+                if name == "models" and not all(isinstance(model, str) for model in given[name]):
+                    raise BadOption(_no_list(name, given[name], str(given.get("task", DEFAULT_TASK))))
                 given[name] = tuple(given[name])
+        begins = given.get("first", {})
+        if not isinstance(begins, dict) or not all(isinstance(knobs, dict) for knobs in begins.values()):
+            raise BadOption(f"'first' must name knobs for models, {{\"resnet\": {{…}}}}, not {begins!r:.100}")
         return cls(**given)
 
     def as_json(self) -> dict[str, Any]:

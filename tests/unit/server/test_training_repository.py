@@ -73,6 +73,16 @@ def test_a_job_ends_and_may_go_on(registry: TrainingRepository) -> None:
     assert registry.add_job("food", "one", {}).id == job.id + 1
 
 
+@pytest.mark.parametrize("number", [-(10**30), -1, 0, 2**31, 2**63, 10**30])
+def test_a_number_that_no_job_can_have_is_none_of_a_job(registry: TrainingRepository, number: int) -> None:
+    job = registry.add_job("food", "one", {})
+    for asked in (registry.job, registry.whose_job):
+        with pytest.raises(UnknownFunction, match=f"there is no job {number}"):
+            asked(number)
+    assert registry.jobs(after=number) == ([job] if number <= 0 else [])
+    assert registry.last_jobs(9, before=number) == ([] if number <= 0 else [job])
+
+
 def test_an_order_that_comes_after_a_jobs_end_changes_nothing(registry: TrainingRepository) -> None:
     job = registry.add_job("food", "one", {}).id
     assert registry.set_job(job, "paused", among=("running",)).state == "paused"

@@ -121,6 +121,19 @@ def test_a_budget_without_its_unit_or_amount_is_refused(budget: str) -> None:
         JobSpec.from_json({"dataset": "d", "budget": budget})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"models": [["vgg"]]}, "'models' must be a list of some of small_cnn"),
+        ({"first": [1]}, "'first' must name knobs for models"),
+        ({"first": {"vgg": 5}}, "'first' must name knobs for models"),
+    ],
+)
+def test_a_field_of_another_form_is_refused_by_its_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        JobSpec.from_json({"dataset": "d", **given})
+
+
 BACKBONE = {"name": "eyes", "version": 1, "sha256": "0" * 64}
 WHOLE = [recipe for recipe in RECIPES.values() if recipe.models]
 
