@@ -83,7 +83,9 @@ class SharedCall(PendingReply):
         return [Slice(part.request_id, first, rows) for first, rows in self._left(part)]
 
     def fail_part(self, part: Slice, error: BaseException) -> None:
-        """These rows get no answer."""
+        """These rows get no answer, those that wait yet."""
+        if self.outcome is not None:  # all have failed: they have been told, or will be
+            return
         for first, rows in list(self._left(part)):
             self.end_rows(range(first, first + rows), error, self._sent_s(first))
 

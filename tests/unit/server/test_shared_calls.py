@@ -520,6 +520,29 @@ def test_a_row_whose_client_goes_while_a_worker_has_no_room_for_it_is_not_queued
     asyncio.run(scene())
 
 
+def test_rows_of_a_call_that_has_failed_are_told_so_once_whatever_comes_after() -> None:
+    """Its last client goes, or its deadline passes, and in the same turn its version does."""
+
+    async def scene() -> None:
+        house = House()
+        pending = house.dispatcher.begin_shared(Call(house.function, "text", [b"a", b"b"], 2))
+        assert pending is not None
+        told: list[int] = []
+        pending.listen(
+            lambda one, _: told.extend(row for over in one.take_over() for row in over.places), None
+        )
+        house.dispatcher.leave_shared(pending, 0)
+        house.dispatcher.leave_shared(pending, 1)
+        house.dispatcher.remove(house.function)
+        await settle()
+        assert told == [0, 1]
+        assert isinstance(pending.outcome, ClientGone)
+        house.dispatcher.end_shared(pending)
+        assert house.dispatcher.at_rest()
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_every_row_has_its_own_answer_or_its_error(seed: int) -> None:
     """Rows together and alone, ends of clients, answers, faults and deaths of workers, in any order."""
