@@ -437,6 +437,8 @@ class CachedCalls:
         if len(mine) < len(call.rows):
             asked = [call.rows[row] for row in mine]
             call = replace(call, rows=asked, nbytes=sum(map(len, asked)))
+        if self._dispatcher.is_draining:  # it came before: `begin` has seen to that
+            call = replace(call, is_part=True)
         try:
             pending = part.pending = self._dispatcher.begin(call)
         except BaseException:

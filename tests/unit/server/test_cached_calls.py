@@ -308,6 +308,33 @@ async def test_a_server_that_shuts_down_answers_nothing_it_knew() -> None:
 
 
 @runs
+async def test_who_waits_for_somebody_elses_row_is_answered_though_the_server_shuts_down() -> None:
+    worker = FakeWorker()
+    house = CachedHouse(worker)
+    await settle()
+    leader, waiting = house.begin("a"), house.begin("a")
+    await settle()
+    house.dispatcher.drain()
+    leader.fail(ClientGone())
+    await settle()
+    while worker.batches:
+        worker.answer()
+        await settle()
+    assert list(labels_of(waiting.future.result())) == ["a"]
+
+
+@runs
+async def test_a_path_that_is_looked_at_is_answered_though_the_server_shuts_down() -> None:
+    house = CachedHouse(FakeWorker(answers=True))
+    await settle()
+    pending = house.cached.begin(replace(house.call("a"), form="path"))
+    house.dispatcher.drain()
+    assert list(labels_of(await asyncio.wait_for(pending.future, 5))) == ["a"]
+    house.cached.end(pending)
+    await asyncio.wait_for(house.cached.drained(), 5)
+
+
+@runs
 async def test_what_is_learned_while_a_row_is_under_way_keeps_it_from_being_kept() -> None:
     worker = FakeWorker()
     house = CachedHouse(worker)
