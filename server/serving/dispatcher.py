@@ -840,7 +840,8 @@ class Dispatcher:
         if self._arrived:
             arrived, self._arrived = self._arrived, {}
             for function, rows in arrived.values():
-                self.residency.arrived(function.asked, rows)
+                if function.key in self._functions:  # else it was removed since, or before
+                    self.residency.arrived(function.asked, rows)
 
     def _want_what_came(self) -> None:
         """Have loaded what the rows of this turn lack; they count as hits or misses."""

@@ -330,7 +330,7 @@ async def test_a_path_that_is_looked_at_is_answered_though_the_server_shuts_down
     pending = house.cached.begin(replace(house.call("a"), form="path"))
     house.dispatcher.drain()
     assert list(labels_of(await asyncio.wait_for(pending.future, 5))) == ["a"]
-    house.cached.end(pending)
+    house.ended(pending)
     await asyncio.wait_for(house.cached.drained(), 5)
 
 

@@ -263,6 +263,21 @@ def test_a_bug_in_scheduling_fails_the_rows_that_wait_and_not_those_on_a_worker(
     asyncio.run(scenario())
 
 
+def test_rows_of_a_version_that_is_gone_count_as_nobodys() -> None:
+    async def scenario() -> None:
+        house = House(FakeWorker())
+        await settle()
+        in_this_turn = house.ask("a")
+        house.dispatcher.remove(house.function)
+        with pytest.raises(VersionGone):
+            house.ask("b")
+        await settle()
+        house.dispatcher.end(in_this_turn)
+        assert house.residency.came(house.function.asked) == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_drain_before_the_first_call_ends_at_once() -> None:
     async def scenario() -> None:
         await asyncio.wait_for(House().dispatcher.drained(), 5)
