@@ -468,8 +468,8 @@ class Placement:
             reasons = {action.model: reason_of(action, load, state) for action in of_worker}
             steps.append(Step(name, evict, load, abort, reasons))
             self.begin(now_s, steps[-1], for_rows=any(load in group for group in waited_for))
-        self._pass_over()
-        return steps, decision.until_s
+        self._pass_over(waited_for)
+        return steps, min(decision.until_s, self._changes_at_s(waited_for))
 
     def ahead(self, now_s: float, name: str, waited_for: Mapping[GroupKeys, WaitingRows]) -> str:
         """The model that would come to the worker next, were what is on its way there; "" = none."""
@@ -624,6 +624,17 @@ class Placement:
                 one.until_s = math.inf
                 self._place(replace(self._workers[name], capacity=one.whole))
 
+    def _changes_at_s(self, waited_for: Collection[GroupKeys]) -> float:
+        """When something is another though nothing happens: a worker's room, or a wish that nobody has."""
+        changes_at_s = min((one.until_s for one in self._crowded.values()), default=math.inf)
+        if all(self._is_somebodys(one, waited_for) for one in self._open.values()):
+            return changes_at_s
+        return min(changes_at_s, self._close_at_s)
+
+    def _is_somebodys(self, one: _OpenWish, waited_for: Collection[GroupKeys]) -> bool:
+        """Whether a wish is not of rows alone that are gone."""
+        return not one.wish.by_rows or one.wish.group in waited_for
+
     def _met(self, groups: Iterable[GroupKeys]) -> tuple[GroupKeys, ...]:
         groups = tuple(groups)
         for group in groups:
@@ -752,13 +763,14 @@ class Placement:
         del self._open[group]
         self._ended.append(ended)
 
-    def _pass_over(self) -> None:
+    def _pass_over(self, waited_for: Collection[GroupKeys]) -> None:
         """Offers that the policy has left lie, with the link idle and nobody wanting anything, are over."""
+        is_wanted = any(self._is_somebodys(one, waited_for) for one in self._open.values())
         for name, worker in self._workers.items():
             if worker.moving is not None or not worker.offers:
                 continue
             left: tuple[GroupKeys, ...] = ()
-            if self._open:
+            if is_wanted:
                 times = self._refused[name]
                 if not times:
                     continue

@@ -77,6 +77,13 @@ def capacity_at(core: Placement, now_s: float) -> int:
     return core.state(now_s, {}).workers["w"].capacity.capacity_bytes
 
 
+def test_it_is_looked_at_again_when_it_may_hold_as_much_as_before() -> None:
+    core = placement()
+    core.crowded(5.0, "w", ["a"])
+    assert core.steps(5.0, {})[1] == 65.0
+    assert core.steps(65.0, {})[1] == float("inf")
+
+
 def test_after_a_while_it_may_hold_as_much_as_before_and_each_time_that_takes_longer() -> None:
     core = placement()
     core.crowded(0.0, "w", ["a"])
