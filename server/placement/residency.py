@@ -126,6 +126,7 @@ class _Wanted:
     group: Group
     since_s: float
     by_rows: bool = False
+    is_left: bool = False  # its rows were gone when the policy was asked last
     spreads: bool = False  # once it is resident, it is offered to all workers
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -166,6 +167,7 @@ class Residency:
         self._served: dict[str, Group] = {}  # by function
         self._wanted: dict[tuple[str, ...], _Wanted] = {}
         self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
+        self._offered: dict[tuple[str, ...], Group] = {}  # what some worker may take up, and rows wait for
         self._rates = RatesOfLate()
         self._features: dict[str, int] = {}  # model key → numbers of its features, since it was loaded
         self._from_disk_s: dict[str, dict[str, float]] = {}  # model key → kind of device → its last such load
@@ -443,7 +445,11 @@ class Residency:
         """
         keys = _keys(group)
         known = self._wanted.get(keys)
-        if self._closed or (known is not None and known.by_rows) or self.is_resident(group, without):
+        if known is not None and known.by_rows:
+            if known.is_left:  # so nothing may have been begun for it
+                self._ask()
+            return
+        if self._closed or self.is_resident(group, without):
             return
         if not self._places.keys() - set(without):
             return  # the next one to come up asks `waited_for`
@@ -589,6 +595,10 @@ class Residency:
             if keys := self._met(group):  # of several that differ in models elsewhere, the most
                 known = waited_for.get(keys)
                 waited_for[keys] = rows if known is None or known.rows < rows.rows else known
+                if self._core.is_offered(keys):
+                    self._offered[keys] = group
+        for keys, wanted in self._wanted.items():
+            wanted.is_left = keys not in waited_for
         steps, until_s = self._core.steps(now_s, waited_for)
         if (fault := self._core.take_fault()) is not None:
             log.error("placement policy put aside for lru policy=%s", fault.policy, exc_info=fault.error)
@@ -598,6 +608,7 @@ class Residency:
                 place.link.give_up(step.abort)
             else:
                 self._begin(place, step)
+        self._want_what_lies(waited_for)
         until_s = min(until_s, self._read_ahead(now_s, waited_for))
         if until_s < math.inf:
             wait_s = max(0.001, until_s - now_s)
@@ -606,6 +617,13 @@ class Residency:
         self._end_spreads()
         self._forget()
         self._watch_for_workers()
+
+    def _want_what_lies(self, waited_for: Collection[tuple[str, ...]]) -> None:
+        """What was offered for rows, and no worker takes up, is wanted: they are to hear how that ends."""
+        for keys in [keys for keys in self._offered if not self._core.is_offered(keys)]:
+            group = self._offered.pop(keys)
+            if keys in waited_for:
+                self.want(group)
 
     def _forget(self) -> None:
         """What is kept of models that are no more: whoever retrains for years makes many versions."""

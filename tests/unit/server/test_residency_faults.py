@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.wire.protocol import Load, Unload
+from gpu_worker.wire.protocol import Failed, Load, Unload
 from server.catalog.functions import ModelVersion
 from server.errors import Overloaded, WorkerLost
-from server.placement.policy import Capacity
+from server.placement.policies.greedy_dual import LfuDa
+from server.placement.policies.value import ValueOfResidency
+from server.placement.policy import Capacity, PlacementPolicy
 from server.placement.residency import Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -129,6 +131,71 @@ def test_what_only_a_lost_worker_held_is_loaded_on_the_one_that_is_left() -> Non
         house.residency.worker_down(first)
         await settle()
         assert second.resident == ["a/1"]
+
+    run(scenario)
+
+
+def test_rows_that_came_before_any_worker_hear_that_their_model_fits_on_none() -> None:
+    async def scenario() -> None:
+        house = House(capacity=lambda worker: Capacity(capacity_bytes=100))
+        house.residency.know([text_model("a", resident_bytes=500)])
+        house.listener.waiting = [(A,)]
+        house.residency.worker_up(FakeWorker())
+        await settle()
+        ((group, error),) = house.listener.failed
+        assert group == (A,)
+        assert "do not fit" in error.message
+
+    run(scenario)
+
+
+def test_rows_that_came_before_any_worker_hear_that_workers_die_of_their_model() -> None:
+    async def scenario() -> None:
+        house = House()
+        house.listener.waiting = [(A,)]
+        lives = 0
+        while not house.listener.failed and lives < 10:
+            lives += 1
+            worker = FakeWorker(stalled={Load})
+            house.residency.worker_up(worker)
+            await settle()
+            house.residency.worker_down(worker)
+            for message, on_reply in worker.held:
+                on_reply(Failed(message.id, "worker_lost", "its socket closed"))
+            await settle()
+        ((group, error),) = house.listener.failed
+        assert group == (A,)
+        assert isinstance(error, WorkerLost)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("policy", [ValueOfResidency, LfuDa])
+def test_what_rows_wanted_that_are_gone_is_loaded_for_those_that_come_next(
+    policy: type[PlacementPolicy],
+) -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker, models=1, policy=policy())
+        await house.residency.load((A,))
+        house.residency.want((B,))
+        await settle()
+        assert worker.resident == ["a/1"], "nobody waits for it"
+        house.listener.waiting = [(B,)]
+        house.residency.want((B,))
+        await settle()
+        assert worker.resident == ["b/1"]
+
+    run(scenario)
+
+
+def test_a_model_is_spread_though_rows_wanted_another_and_are_gone() -> None:
+    async def scenario() -> None:
+        house = House(FakeWorker(), models=1, policy=ValueOfResidency())
+        await house.residency.load((A,))
+        house.residency.want((B,))
+        await asyncio.wait_for(house.residency.spread((C,)), 5)
+        assert not house.residency.is_resident((C,)), "there is no room"
 
     run(scenario)
 
