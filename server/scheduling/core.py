@@ -187,8 +187,13 @@ class Scheduler:
                 lane.pool.learn(state)
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
-        """Forget a function: the rows that were waiting for it."""
+        """Forget a function: the rows that were waiting for it. What is known of others is told still."""
+        self._hear(now_s)  # else what its pool has decided would go with it
         gone = _slices(self._queues.remove(function))
+        for told in list(self._to_tell):
+            if isinstance(told, RefuseRows) and told.function == function:
+                self._to_tell.remove(told)
+                gone += told.slices
         self._workers.forget()
         return gone
 

@@ -161,13 +161,16 @@ class MemberPool:
         name: str,
         members: Collection[int],
         free_at_s: Callable[[float], float] | None = None,
+        *,
+        lives: bool = False,
     ) -> None:
         """Add or update a worker, which holds these members; with none it is gone.
 
         free_at_s: now → when it can start a batch, where it runs others than this pool's. What one that is
-        gone was running is lost: its rows are asked anew, of others.
+        gone was running is lost: its rows are asked anew, of others. lives: it ends what it has, though it
+        holds none of the members any more.
         """
-        lost = self._workers.set(name, members, free_at_s)
+        lost = self._workers.set(name, members, free_at_s, lives=lives)
         self._choices.clear()  # others may be held now
         for batch_id in sorted(lost):
             batch = self._batches.pop(batch_id)
@@ -448,9 +451,10 @@ class MemberPool:
         return bool(self._answers or self._given_up)
 
     def _left_worker(self, now_s: float, batch: PooledBatch) -> None:
-        worker = self._workers.by_name[batch.worker]
-        worker.batches.discard(batch.batch_id)
-        worker.end_s = now_s
+        worker = self._workers.by_name.get(batch.worker)
+        if worker is not None:  # else it holds none of the members any more
+            worker.batches.discard(batch.batch_id)
+            worker.end_s = now_s
 
     def _end_due(self, now_s: float) -> None:
         due: list[RowGroup] = []

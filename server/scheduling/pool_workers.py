@@ -57,12 +57,16 @@ class PoolWorkers:
         name: str,
         members: Collection[int],
         free_at_s: Callable[[float], float] | None = None,
+        *,
+        lives: bool = False,
     ) -> set[int]:
-        """Add or update a worker; with no members it is gone. The batches that are lost with it."""
+        """Add or update a worker; with no members it is gone. The batches that are lost with it: none, where
+        it lives, and ends what it has.
+        """
         known = self.by_name.get(name)
         lost: set[int] = set()
         if not members:
-            if self.by_name.pop(name, None) is not None and known is not None:
+            if self.by_name.pop(name, None) is not None and known is not None and not lives:
                 lost = known.batches
         else:
             worker = PoolWorker(

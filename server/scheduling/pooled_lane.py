@@ -153,7 +153,7 @@ class PooledLane(Lane):
         self._holders.pop(worker.name, None)
         if len(members) == len(self.names):
             self._holders[worker.name] = worker
-        self.pool.set_worker(now_s, worker.name, members, worker.starts_at_s)
+        self.pool.set_worker(now_s, worker.name, members, worker.starts_at_s, lives=worker.view.alive)
 
     @property
     def devices(self) -> frozenset[str]:

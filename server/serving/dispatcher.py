@@ -207,6 +207,7 @@ class Dispatcher:
         self._fail(self._like.own_slices(self._core.remove(time.monotonic(), function.key)), gone)
         for pending in self._like.forget(function.key):
             pending.fail(gone)
+        self._wake()  # rows may be answered from what is known of them
         self._functions.pop(function.key, None)
         self._least_goal_s = None
         self.residency.serve_no_more(function.key)

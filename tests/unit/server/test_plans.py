@@ -25,7 +25,7 @@ from server.errors import DeadlineExceeded
 from server.scheduling.latency_model import LatencyModel
 from server.serving.plans import ensemble_of
 from server.training.promotion.combination import choose_combination
-from tests.answers import classified
+from tests.answers import classified, labels_of
 from tests.unit.ensemble.ensembles import drawn, untaught
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
@@ -483,3 +483,30 @@ async def test_a_row_is_as_sure_as_the_weights_of_its_context_say(worker):
         assert len(names) > 1
         assert sure[-1] == pytest.approx(expected)
     assert sure[0] > sure[1]
+
+
+@runs
+async def test_a_row_whose_answer_has_just_come_has_it_though_its_version_goes(worker):
+    served = Planned(worker)
+    await served.start()
+    served.follow(PRICE)
+    pending = served.ask("sure")
+    await settle()
+    answer(worker, {"sure": 0.999})
+    served.house.dispatcher.remove(served.function)
+    assert labels_of(await asyncio.wait_for(pending.future, 5)) == ["laksa"]
+    served.house.dispatcher.end(pending)
+
+
+@runs
+async def test_a_worker_that_lets_go_of_all_members_ends_what_it_has_of_them(worker):
+    served = Planned(worker, slo_ms=200.0)
+    await served.start()
+    served.follow(PRICE)
+    pending = served.ask("unsure")
+    await settle()
+    served.house.dispatcher.resident_changed(worker, frozenset())
+    asked = answer(worker, {"unsure": 0.34})
+    reply = await asyncio.wait_for(pending.future, 5)
+    assert reply.answered_by == [(0, 1, asked.removesuffix("/1"))], "at its goal, from what is known"
+    served.house.dispatcher.end(pending)
