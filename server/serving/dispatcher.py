@@ -573,10 +573,11 @@ class Dispatcher:
             finally:
                 self._tell_faults()
             if isinstance(action, RunBatch):
+                batch = self._of_calls(action)
                 try:
-                    self._send(now_s, action)
+                    self._send(now_s, batch)
                 except Exception as exc:
-                    self._sending_failed(now_s, action, exc)
+                    self._sending_failed(now_s, batch, exc)
             elif isinstance(action, RefuseRows):
                 function = self._functions[action.function]
                 self.residency.lost(function.asked, sum(part.rows for part in action.slices))
@@ -590,35 +591,41 @@ class Dispatcher:
                 self._quarantine.step()
                 return
 
+    def _of_calls(self, batch: RunBatch) -> RunBatch:
+        """It, and what is sent with it, with each row as a part of its own call."""
+        slices = self._like.own_slices(batch.slices)
+        if slices is not batch.slices:
+            beside = tuple(replace(one, slices=slices) for one in batch.beside)
+            batch = replace(batch, slices=slices, beside=beside)
+        if not batch.riders:
+            return batch
+        riders = tuple(replace(one, slices=self._like.own_slices(one.slices)) for one in batch.riders)
+        return replace(batch, riders=riders)
+
     def _send(self, now_s: float, batch: RunBatch) -> None:
         if batch.riders:
             self._send_parts(now_s, batch)
             return
         function = self._functions[batch.function]
-        slices = self._like.own_slices(batch.slices)
-        each = [
-            one if slices is batch.slices else replace(one, slices=slices) for one in (batch, *batch.beside)
-        ]
+        each = (batch, *batch.beside)
         together = tuple(member for one in each for member in one.members) if batch.beside else None
         if batch.choices:
             together = batch.choices
         for one in each:
-            self.residency.touch(one.members, one.rows, one.worker)
             worker = self._workers[one.worker]
             steps = self._selecting.steps(function, one.plan)
             sent = self._in_flight.send(now_s, one, worker, function, self._pending, together, steps)
+            self.residency.touch(one.members, one.rows, one.worker)
             self._late_rows.sent(sent)
 
     def _send_parts(self, now_s: float, batch: RunBatch) -> None:
         """Send rows of several functions that go through one network first."""
-        parts: list[tuple[RunBatch, Function]] = []
-        for one in (batch, *batch.riders):
-            slices = self._like.own_slices(one.slices)
-            parts.append((replace(one, slices=slices), self._functions[one.function]))
-            self.residency.touch(one.members, one.rows, one.worker)
-        for one, function in parts[1:]:
-            self._metrics.of(function).riding_rows += one.rows
+        parts = [(one, self._functions[one.function]) for one in (batch, *batch.riders)]
         self._in_flight.send_parts(now_s, parts, self._workers[batch.worker], self._pending)
+        for place, (one, function) in enumerate(parts):
+            self.residency.touch(one.members, one.rows, one.worker)
+            if place:
+                self._metrics.of(function).riding_rows += one.rows
 
     def _returned(self, sent: BatchInFlight, reply: Message) -> None:
         """A batch came back, one way or another."""
@@ -987,8 +994,9 @@ class Dispatcher:
         log.error("a batch could not be sent", exc_info=exc)
         error = ServiceError(f"a batch could not be sent: {exc!r}")
         for one in (batch, *batch.beside, *batch.riders):
-            self._core.finished(now_s, one.batch_id, failed=True)
-            self._fail(self._like.own_slices(one.slices), error)
+            if self._in_flight.forget(one, self._pending):
+                self._core.finished(now_s, one.batch_id, failed=True)
+            self._fail(one.slices, error)
 
     def _tell_faults(self) -> None:
         for fault in self._core.take_faults():

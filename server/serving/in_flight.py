@@ -161,6 +161,18 @@ class InFlight:
         outputs = function.outputs_of(wanted, together_with)
         return sent, _Rows(rows, form, outputs, narrowed, ends_s)
 
+    def forget(self, batch: RunBatch, calls: Mapping[int, PendingReply]) -> bool:
+        """It could not be sent, and nothing of it is under way; False where it has left: its reply comes."""
+        sent = self._batches.get(batch.batch_id)
+        if sent is not None and sent.message_id:
+            return False
+        self._batches.pop(batch.batch_id, None)
+        for part in batch.slices:
+            pending = calls.get(part.request_id)
+            if pending is not None:
+                pending.batches.discard(batch.batch_id)
+        return True
+
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:
         """Tell the workers of those batches of which no request is `wanted` any more."""
         for batch_id in batch_ids:

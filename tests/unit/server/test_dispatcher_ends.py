@@ -394,3 +394,49 @@ def test_a_batch_that_cannot_be_sent_fails_its_own_rows_and_nobody_elses(
         raise KeyError(7)
 
     asyncio.run(scenario())
+
+
+def test_nothing_is_left_of_a_batch_that_cannot_be_sent() -> None:
+    """Its rows came in one turn and are alike, so they stood in the queue as one call; each is told."""
+
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await house.residency.load(house.function.members)
+        calls = [house.ask(row) for row in "abcd"]
+        for call in calls:
+            call.listen(lambda over, _: house.dispatcher.end(over), None)
+        send, worker.send = worker.send, broken  # type: ignore[method-assign, assignment]
+        await settle()
+        worker.send = send  # type: ignore[method-assign]
+        for call in calls:
+            with pytest.raises(ServiceError, match="could not be sent: KeyError"):
+                call.future.result()
+        assert house.dispatcher.at_rest()
+        assert house.dispatcher.has_finished(worker.name)
+        worker.answers = True
+        assert house.labels_of(await asyncio.wait_for(house.ask("e").future, 5)) == ["e"]
+        await house.residency.unload(["net/1"])
+        assert worker.resident == []
+
+    def broken(*_: object) -> int:
+        raise KeyError(7)
+
+    asyncio.run(scenario())
+
+
+def test_a_row_whose_call_is_over_costs_those_beside_it_their_answer_and_no_more() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await house.residency.load(house.function.members)
+        first, second = house.ask("a", priority=1), house.ask("b")
+        second.listen(lambda over, _: house.dispatcher.end(over), None)
+        first.listen(lambda over, _: house.dispatcher.end(over), None)
+        del house.dispatcher._pending[second.request_id]
+        await settle()
+        with pytest.raises(ServiceError, match="could not be sent"):
+            first.future.result()
+        assert house.dispatcher.at_rest()
+
+    asyncio.run(scenario())
