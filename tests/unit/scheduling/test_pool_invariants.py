@@ -160,9 +160,10 @@ class Pooled(RuleBasedStateMachine):
             "nan": [math.nan] * len(rows),
             "none": [],
         }[says]
+        decided = self.decided()  # a late row has its first answer, and is yet to be told it
         self.pool.finished(self.now_s, batch_id, sure)
         for row in rows:
-            if row in self.answered_by:
+            if row in self.answered_by and row not in decided:
                 self.answered_by[row] |= 1 << action.member
         self.pool.finished(self.now_s, batch_id, sure)  # a second report changes nothing
 
