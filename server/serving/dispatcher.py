@@ -14,6 +14,7 @@ Runs on the event loop alone, and what changes its state awaits nothing, so none
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
@@ -966,19 +967,22 @@ class Dispatcher:
         self._resubmit(time.monotonic(), pending, part, members)
 
     def _fail_batch(self, sent: BatchInFlight, error: ServiceError) -> None:
-        """Fail the calls whose rows were on it; not those that were answered without its members."""
+        """Fail the calls whose rows were on it; not those that were answered without it, or its members."""
         members = sent.batch.members
         for part in sent.batch.slices:
             pending = self._pending.get(part.request_id)
             if pending is None or (part.request_id in sent.apart and not pending.waits_for(part, members)):
                 continue
-            pending.fail_part(part, error)
+            for left in pending.unanswered(part):
+                pending.fail_part(left, error)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:
             pending = self._pending.get(part.request_id)
-            if pending is not None:
-                pending.fail_part(part, error)
+            if pending is None:
+                continue
+            for left in pending.unanswered(part):
+                pending.fail_part(left, error)
 
     def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
         # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it
@@ -1140,9 +1144,10 @@ class Dispatcher:
         return self._pending.get(request_id)
 
     def resend(self, pending: PendingReply, part: Slice) -> None:
-        """Queue rows once more."""
-        self._resubmit(time.monotonic(), pending, part, None)
-        self._wake()
+        """Queue a copy of rows that a worker has; where that is refused, they wait for the worker alone."""
+        with contextlib.suppress(VersionGone):
+            if self._submit(time.monotonic(), pending, part.offset, part.rows) is None:
+                self._want(pending)
 
     def workers_holding(self, model: str) -> int:
         """On how many workers a model may be asked."""

@@ -14,6 +14,8 @@ from gpu_worker.wire.protocol import Answer, Failed
 from gpu_worker.wire.row_groups import rows_in
 from server.catalog.late_rows import LateRows, late_rows_from
 from server.errors import BadOption
+from server.scheduling.core import Slice
+from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import PendingReply
 from tests.answers import classified, confidences_of, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -87,6 +89,43 @@ def test_a_late_batch_is_sent_to_another_worker_and_the_first_answer_counts() ->
         on_reply(Failed(message.id, "cancelled", "given up"))
         await settle()
         assert house.dispatcher.at_rest()
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_fails_costs_nothing_where_its_rows_are_answered() -> None:
+    async def scenario() -> None:
+        house = hedging()
+        house.place(w0="net", w1="net")
+        pending = house.ask("0", "1", "2")
+        workers = house.workers.values()
+        await until(lambda: any(len(worker.batches) == 2 for worker in workers))
+        (busy,) = (worker for worker in workers if len(worker.batches) == 2)
+        (other,) = (worker for worker in workers if worker is not busy)
+        say(other)
+        busy.batches.reverse()  # the copy of what the other had is there since last
+        assert busy.batches[0][0].rows == [b"0", b"1"]
+        busy.fail("internal", "out of luck")
+        say(busy)
+        assert labels(pending) == [CLASSES[int(row)] for row in "012"]
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_there_is_no_time_for_costs_nothing() -> None:
+    async def scenario() -> None:
+        house = hedging(after_ms=60_000.0)
+        house.latencies[NET.key] = LatencyModel({1: 0.05, 64: 0.1})
+        house.dispatcher.configure(house.function)
+        house.place(w0="net")
+        pending = house.ask("1", deadline_s=time.monotonic() + 5.0)
+        await settle()
+        house.ask(*["0"] * 900, priority=1)
+        await settle()
+        house.dispatcher.resend(pending, Slice(pending.request_id, 0, 1))
+        assert not pending.done
+        say(house.workers["w0"])
+        assert labels(pending) == [CLASSES[1]]
 
     asyncio.run(scenario())
 
