@@ -108,10 +108,10 @@ class DatasetRows:
             hexed = ", ".join(
                 f"{literal(name)}, pg_catalog.encode(dataset.{quoted(name)}, 'hex')" for name in is_bytes
             )
-            row = "pg_catalog.to_jsonb(dataset)"
+            whole = "pg_catalog.to_jsonb(dataset)"
             if hexed:
-                row += f" OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object({hexed})"
-            cursor = self._plpy.cursor(_selected(query, f"({row})::pg_catalog.text AS row"))
+                whole += f" OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object({hexed})"
+            cursor = self._plpy.cursor(_selected(query, f"({whole})::pg_catalog.text AS row"))
             try:
                 while found := list(cursor.fetch(_PAGE_ROWS)):
                     rows = [json.loads(each["row"]) for each in found]
