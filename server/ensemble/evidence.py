@@ -9,11 +9,8 @@ Where the answers counted are by weights that were fitted without the row, by fo
 its states and whether they are right (`JudgedRows`): a plan made without a fold is followed on its rows, and
 says honestly how often it is right.
 
-A label says of a row which one class was right, and of few rows that is mostly chance: some subset of the
-members, or some plan, is always lucky. All members together say of each row how probable every answer is,
-and so what it loses to answer otherwise than they do. Where that is known (`lost`), the states are counted by
-it, and labels say but how often all together are right (Rao–Blackwell: the mean of what is probable has the
-expectation of what is counted, and varies less).
+Where it is known what all members together hold probable, that counts instead of single labels (belief.py),
+and a subset is known by what it loses (`lost`) where it answers otherwise than all.
 """
 
 from __future__ import annotations
@@ -29,6 +26,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from server.ensemble.belief import believed_right
 
 __all__ = [
     "NOTHING",
@@ -50,9 +49,8 @@ _BINS, _FEW_BINS, _FEW_ROWS = 8, 4, 400
 _MOST_MEMBERS = 32
 _MOST_JUDGED = 100_000  # rows
 _PARTS = 255  # of a probability, that a byte tells apart
-_SURELY = 1e-6  # between what is believed and what is certain
-_LOG_ODDS, _HALVINGS = 10.0, 40
 _KAPPA = 20.0  # rows that the mean over all bins counts for, beside those of a bin
+_BELIEVED_ROWS = 100.0  # that what all hold probable counts for, beside rows that are counted anew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,37 +352,18 @@ def fit_evidence(
         if judged.folds < 2:
             judged = None
         elif believed is not None:
-            judged = _believed(judged, [believed[subset] for subset in subsets])
+            judged = _losing(judged, np.stack([believed[subset] for subset in subsets]))
     worth = right if judged is None else judged.right()
     found = _counted(members, subsets, edges, number, dict(zip(subsets, worth, strict=True)), known / rows)
     return replace(found, judged=judged)
 
 
-def _believed(judged: JudgedRows, by_all: Sequence[Floats]) -> JudgedRows:
-    """With what the subsets' answers lose, in the order of the subsets, of which the last is of all members.
-
-    All are taken to be as sure of their answers as they are right over all rows, by odds that are so many
-    times theirs for every row; what is left is shared by the other answers as before.
-    """
-    told = np.clip(np.nan_to_num(np.stack(by_all)), _SURELY, 1 - _SURELY)
-    sure = _as_sure_as(told[-1], float(judged.correct[-1].mean()))
-    right = np.where(told == told[-1], sure, np.minimum(told * (1 - sure) / (1 - told[-1]), sure))
-    parts = np.rint(sure * _PARTS)
-    lost = np.clip(np.rint((sure - right) * _PARTS), 0, parts)
-    return replace(judged, sure=parts.astype(np.uint8), lost=lost.astype(np.uint8))
-
-
-def _as_sure_as(told: Floats, mean: float) -> Floats:
-    """These probabilities with their odds times one number, by which their mean is this one."""
-    odds = told / (1 - told)
-    low, high = -_LOG_ODDS, _LOG_ODDS
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        times = odds * math.exp(middle)
-        low, high = (middle, high) if (times / (1 + times)).mean() < mean else (low, middle)
-    times = odds * math.exp((low + high) / 2)
-    found: Floats = times / (1 + times)
-    return found
+def _losing(judged: JudgedRows, by_all: Floats) -> JudgedRows:
+    """With what the subsets' answers lose. by_all: [subsets, rows], as `believed_right` has it."""
+    right = believed_right(by_all, judged.correct[-1])
+    sure = np.rint(right[-1] * _PARTS)
+    lost = np.clip(np.rint((right[-1] - right) * _PARTS), 0, sure)
+    return replace(judged, sure=sure.astype(np.uint8), lost=lost.astype(np.uint8))
 
 
 def _counted(
@@ -435,15 +414,19 @@ def renewed(
     anew: Collection[int],
     confidence: Mapping[int, Floats],
     correct: Mapping[int, NDArray[np.bool_]],
+    believed: Mapping[int, Floats],
 ) -> EvidenceStates:
     """The states where some subsets are counted anew, on other rows; of the others what is known holds.
 
-    anew: the subsets, and with each all that contain it. confidence, correct: as for `fit_evidence`, of the
-    new rows. How often a subset is right is counted as a difference to its largest part of which more is
-    known: few rows say that well, since the parts err on the same rows. Raises KeyError for a subset that is
-    not told of.
+    anew: the subsets, and with each all that contain it. confidence, correct, believed: as for
+    `fit_evidence`, of the new rows. How often a subset is right is counted as a difference to its largest
+    part of which more is known: few rows say that well, since the parts err on the same rows. The fewer they
+    are, the more counts what all members hold probable. Raises KeyError for a subset that is not told of.
     """
     rows = len(confidence[next(iter(known.subsets))])
+    by_all = np.stack([believed[subset] for subset in known.subsets])
+    probable = dict(zip(known.subsets, believed_right(by_all, correct[known.subsets[-1]]), strict=True))
+    share = rows / (rows + _BELIEVED_ROWS)
     bins = _BINS if rows >= _FEW_ROWS else _FEW_BINS
     shares = np.arange(1, bins) / bins
     edges: dict[int, tuple[float, ...]] = {0: ()}
@@ -463,8 +446,9 @@ def renewed(
             hits = np.asarray(correct[subset], np.float64)
             part = _largest_part(known, subset, anew)
             if part:
-                believed = known.right[known.states_of(part)][number[part]]
-                hits = hits - np.asarray(correct[part], np.float64) + believed
+                before = known.right[known.states_of(part)][number[part]]
+                hits = hits - np.asarray(correct[part], np.float64) + before
+            hits = share * hits + (1 - share) * probable[subset]
             means = _means(number[subset], hits, width, _KAPPA)
             right[here] = np.clip(means, 0.0, 1.0)
             counts[here] = np.bincount(number[subset], minlength=width)

@@ -189,4 +189,4 @@ def _evidence(
     answers = answers_of(made, told, labels)
     changed = subset_of(off)
     anew = frozenset(subset for subset in known.subsets if subset & changed)
-    return renewed(known, anew, answers.confidence, answers.correct)
+    return renewed(known, anew, answers.confidence, answers.correct, answers.believed)

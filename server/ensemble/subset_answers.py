@@ -21,10 +21,13 @@ __all__ = ["SubsetAnswers", "answers_of", "by_fit", "fit_ensemble"]
 
 @dataclass(frozen=True, slots=True)
 class SubsetAnswers:
-    """By subset (a bit mask), of the same rows: the combined top probability, and whether it is right."""
+    """By subset (a bit mask), of the same rows: the combined top probability, whether the answer is right,
+    and how probable it is by the largest subset.
+    """
 
     confidence: Mapping[int, NDArray[np.float64]]
     correct: Mapping[int, NDArray[np.bool_]]
+    believed: Mapping[int, NDArray[np.float64]]
 
 
 def answers_of(
@@ -37,12 +40,17 @@ def answers_of(
     told, truth = np.asarray(probabilities, np.float64), np.asarray(labels)
     confidence: dict[int, NDArray[np.float64]] = {}
     correct: dict[int, NDArray[np.bool_]] = {}
+    believed: dict[int, NDArray[np.float64]] = {}
+    largest = max((each.members for each in fit.subsets), key=lambda members: (len(members), members))
+    by_all, rows = combined(fit, largest, told[list(largest)]), np.arange(len(truth))
     for each in fit.subsets:
         subset = subset_of(each.members)
         answer = combined(fit, each.members, told[list(each.members)])
+        named = answer.argmax(axis=1)
         confidence[subset] = answer.max(axis=1)
-        correct[subset] = answer.argmax(axis=1) == truth
-    return SubsetAnswers(confidence, correct)
+        correct[subset] = named == truth
+        believed[subset] = by_all[rows, named]
+    return SubsetAnswers(confidence, correct, believed)
 
 
 def by_fit(fit: Fit) -> Combination:

@@ -110,6 +110,7 @@ def _votes(told: Floats, labels: Labels, accuracies: Sequence[float]) -> SubsetA
     return SubsetAnswers(
         {subset: each.max(axis=1) for subset, each in shares.items()},
         {subset: each.argmax(axis=1) == labels for subset, each in shares.items()},
+        {},
     )
 
 
