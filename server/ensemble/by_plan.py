@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.ensemble.answer import AnswerRule, FunctionAnswer
 from server.ensemble.ask_steps import shares_asked
-from server.ensemble.evidence import EvidenceStates, members_of
+from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
 from server.ensemble.one_by_one import CHANCE
-from server.ensemble.plan import drawn_together
+from server.ensemble.plan import MANY_ROWS, drawn_together
 from server.record import record
 
 __all__ = [
@@ -51,10 +51,10 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
     """From each state, the number of the member that is asked next, or −1 where it is enough.
 
     A row is answered where no further member is worth more than chance would have it: the answer gains less
-    than 0.01 by it, where labels were counted even if that is off by its standard error. So few rows make
-    nobody stop, and what was counted too well costs no accuracy.
+    than 0.01 by it, where labels were counted, or few rows, even if that is off by its standard error. So few
+    rows make nobody stop, and what was counted too well costs no accuracy.
     """
-    is_counted = evidence.judged is None or evidence.judged.lost is None
+    is_rough = evidence.judged is None or evidence.judged.lost is None or evidence.rows[NOTHING] < MANY_ROWS
     worth = evidence.right.copy()  # of a state, followed to its end
     plan = [_ENOUGH] * evidence.states
     for subset in (*reversed(evidence.subsets), 0):
@@ -68,7 +68,7 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
                 gains[member] = drawn_together(after - right, rows)
         best = gains.max(axis=0)
         # At most all that is wrong turns right.
-        error = np.sqrt(np.maximum(1 - right, 0) / np.maximum(rows, 1)) if is_counted else 0.0
+        error = np.sqrt(np.maximum(1 - right, 0) / np.maximum(rows, 1)) if is_rough else 0.0
         for place in np.flatnonzero(np.isfinite(best) & ((best + error > CHANCE) | (subset == 0))):
             plan[here.start + place] = int(gains[:, place].argmax())
         worth[here] = right + (best if subset == 0 else np.maximum(best, 0))

@@ -26,6 +26,7 @@ from server.ensemble.evidence import NOTHING, EvidenceStates, JudgedRows, member
 from server.ensemble.selection import ENOUGH, GOLDEN, Choice, Ensemble
 
 __all__ = [
+    "MANY_ROWS",
     "Plan",
     "drawn_together",
     "fit_plans",
@@ -38,7 +39,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-_MANY_ROWS = 200  # from which on what they say of a state is worth more than asking all rows the same
+MANY_ROWS = 200  # from which on what they say of a state is worth more than asking all rows the same
 _PRICES = 15  # of one device, beside 0
 _GEARS = 13  # of several
 _ROUNDS, _LAST_ROUNDS = 30, 20
@@ -78,7 +79,7 @@ def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
         prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
         plans = [judged(ensemble, solve(ensemble, (price,))) for price in prices]
         steady = steady_plans(ensemble)
-        plans += steady if ensemble.evidence.rows[NOTHING] < _MANY_ROWS else steady[-1:]
+        plans += steady if ensemble.evidence.rows[NOTHING] < MANY_ROWS else steady[-1:]
         return _freed(undominated(plans))
     most_s, fewest_s = _extremes_s(ensemble)
     aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
