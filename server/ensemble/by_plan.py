@@ -54,7 +54,8 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
     than 0.01 by it, where labels were counted, or few rows, even if that is off by its standard error. So few
     rows make nobody stop, and what was counted too well costs no accuracy.
     """
-    is_rough = evidence.judged is None or evidence.judged.lost is None or evidence.rows[NOTHING] < MANY_ROWS
+    judged = evidence.judged
+    is_rough = judged is None or judged.probable is None or evidence.rows[NOTHING] < MANY_ROWS
     worth = evidence.right.copy()  # of a state, followed to its end
     plan = [_ENOUGH] * evidence.states
     for subset in (*reversed(evidence.subsets), 0):

@@ -10,7 +10,7 @@ its states and whether they are right (`JudgedRows`): a plan made without a fold
 says honestly how often it is right.
 
 Where it is known what all members together hold probable, that counts instead of single labels (belief.py),
-and a subset is known by what it loses (`lost`) where it answers otherwise than all.
+and a subset is known by what it loses where it answers otherwise than all.
 """
 
 from __future__ import annotations
@@ -58,16 +58,14 @@ class JudgedRows:
     """Held-out rows, each judged by a fit of the other folds.
 
     fold: [rows], counted from 0 · bins: [subsets, rows], the bin among the states of that subset, in the
-    order of `EvidenceStates.subsets` · correct: [subsets, rows] · sure: [rows], how probable the answer of
-    all members is by themselves, in 255ths · lost: [subsets, rows], how much less probable that of the
-    subset is by all, in 255ths; both None where that was not kept
+    order of `EvidenceStates.subsets` · correct: [subsets, rows] · probable: [subsets, rows], how probable the
+    answer is by all members, in 255ths; None where that was not kept
     """
 
     fold: NDArray[np.uint8]
     bins: NDArray[np.uint8]
     correct: NDArray[np.bool_]
-    sure: NDArray[np.uint8] | None = None
-    lost: NDArray[np.uint8] | None = None
+    probable: NDArray[np.uint8] | None = None
 
     @property
     def folds(self) -> int:
@@ -76,9 +74,7 @@ class JudgedRows:
 
     def right(self) -> Floats:
         """How probable it is that the answer is right, [subsets, rows]: 0 or 1 where labels alone say so."""
-        if self.sure is None or self.lost is None:
-            return self.correct.astype(np.float64)
-        return (self.sure - self.lost.astype(np.float64)) / _PARTS
+        return self.correct.astype(np.float64) if self.probable is None else self.probable / _PARTS
 
     def to_json(self) -> dict[str, Any]:
         """As the registry keeps it: a byte a row and subset, less what compressing saves."""
@@ -86,8 +82,7 @@ class JudgedRows:
             "rows": len(self.fold),
             "fold": _packed(self.fold),
             "states": _packed(np.asarray(self.bins << 1 | self.correct, np.uint8)),
-            **({} if self.sure is None else {"sure": _packed(self.sure)}),
-            **({} if self.lost is None else {"lost": _packed(self.lost)}),
+            **({} if self.probable is None else {"probable": _packed(self.probable)}),
         }
 
     @classmethod
@@ -98,14 +93,10 @@ class JudgedRows:
             raise ValueError(f"{rows} rows were judged")
         fold = _unpacked(state["fold"], rows)
         states = _unpacked(state["states"], rows * subsets).reshape(subsets, rows)
-        bins, correct = np.asarray(states >> 1, np.uint8), (states & 1).astype(np.bool_)
-        if "lost" not in state:
-            return cls(fold, bins, correct)
-        sure = _unpacked(state["sure"], rows)
-        lost = _unpacked(state["lost"], rows * subsets).reshape(subsets, rows)
-        if (lost > sure).any():
-            raise ValueError("more is lost than there was")
-        return cls(fold, bins, correct, sure, lost)
+        probable = None
+        if "probable" in state:
+            probable = _unpacked(state["probable"], rows * subsets).reshape(subsets, rows)
+        return cls(fold, np.asarray(states >> 1, np.uint8), (states & 1).astype(np.bool_), probable)
 
 
 def _packed(numbers: NDArray[np.uint8]) -> str:
@@ -192,11 +183,11 @@ class EvidenceStates:
 
         As it was counted where that is not known. KeyError if the subset was not counted.
         """
-        if self.judged is None or self.judged.lost is None or not subset:
+        if self.judged is None or self.judged.probable is None or not subset:
             return self.accuracy(subset)
-        lost = self.judged.lost
-        more = float(lost[self.subsets.index(subset)].mean() - lost[-1].mean()) / _PARTS
-        return max(0.0, self.accuracy(self.subsets[-1]) - more)
+        probable = self.judged.probable
+        lost = float(probable[-1].mean() - probable[self.subsets.index(subset)].mean()) / _PARTS
+        return max(0.0, self.accuracy(self.subsets[-1]) - lost)
 
     def gain(self, subset: int, member: int) -> float:
         """How much likelier right a row of the subset is with that member too; 0 where it was not counted."""
@@ -352,18 +343,12 @@ def fit_evidence(
         if judged.folds < 2:
             judged = None
         elif believed is not None:
-            judged = _losing(judged, np.stack([believed[subset] for subset in subsets]))
+            by_all = np.stack([believed[subset] for subset in subsets])
+            parts = np.rint(believed_right(by_all, right[-1]) * _PARTS)
+            judged = replace(judged, probable=parts.astype(np.uint8))
     worth = right if judged is None else judged.right()
     found = _counted(members, subsets, edges, number, dict(zip(subsets, worth, strict=True)), known / rows)
     return replace(found, judged=judged)
-
-
-def _losing(judged: JudgedRows, by_all: Floats) -> JudgedRows:
-    """With what the subsets' answers lose. by_all: [subsets, rows], as `believed_right` has it."""
-    right = believed_right(by_all, judged.correct[-1])
-    sure = np.rint(right[-1] * _PARTS)
-    lost = np.clip(np.rint((right[-1] - right) * _PARTS), 0, sure)
-    return replace(judged, sure=sure.astype(np.uint8), lost=lost.astype(np.uint8))
 
 
 def _counted(

@@ -38,6 +38,7 @@ __all__ = [
     "SubsetFit",
     "combined",
     "fit_combination",
+    "largest_of",
     "rounded",
     "rows_to_fit",
     "subsets_of",
@@ -166,6 +167,11 @@ class Fit:
             )
         except (KeyError, TypeError, OverflowError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
+
+
+def largest_of(subsets: Iterable[Subset]) -> Subset:
+    """That of most members, by which all together are known; of several the last in the order of evidence."""
+    return max(subsets, key=lambda subset: (len(subset), subset_of(subset)))
 
 
 def subsets_of(members: int, accuracies: Sequence[float] = ()) -> list[Subset]:
@@ -318,7 +324,7 @@ class HeldOutRows:
     def judged(self, subsets: Sequence[Subset]) -> Judged:
         """What each subset answers."""
         taking_part = _taking_part(subsets, self._members)
-        largest = max(range(len(subsets)), key=lambda place: (len(subsets[place]), subset_of(subsets[place])))
+        largest = subsets.index(largest_of(subsets))
         sure = np.zeros((len(subsets), self._rows))
         right, believed = np.zeros(sure.shape, np.bool_), np.zeros(sure.shape)
         loss = np.zeros(len(subsets))

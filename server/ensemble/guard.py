@@ -135,8 +135,8 @@ def _evidence(known: EvidenceStates, off: int, accuracy: float) -> EvidenceState
     if known.judged is not None:
         order = [known.subsets.index(part[subset]) for subset in known.subsets]
         told = known.judged
-        lost = None if told.lost is None else told.lost[order]
-        judged = JudgedRows(told.fold, told.bins[order], told.correct[order], told.sure, lost)
+        probable = None if told.probable is None else told.probable[order]
+        judged = JudgedRows(told.fold, told.bins[order], told.correct[order], probable)
     first = first_states(known.subsets, edges)
     return EvidenceStates(
         known.members, known.subsets, edges, first, np.array(right), np.array(rows), following, judged

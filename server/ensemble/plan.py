@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ensemble.evidence import NOTHING, EvidenceStates, JudgedRows, members_of
+from server.ensemble.evidence import NOTHING, EvidenceStates, JudgedRows, members_of, subset_of
 from server.ensemble.selection import ENOUGH, GOLDEN, Choice, Ensemble
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "fixed_plan",
     "judged",
     "solve",
-    "steady_plans",
     "undominated",
 ]
 
@@ -78,8 +77,11 @@ def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
         least_s = min(ensemble.members[number].cost_s for number in ensemble.held)
         prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
         plans = [judged(ensemble, solve(ensemble, (price,))) for price in prices]
-        steady = steady_plans(ensemble)
-        plans += steady if ensemble.evidence.rows[NOTHING] < MANY_ROWS else steady[-1:]
+        held = subset_of(ensemble.held)
+        steady = [subset for subset in ensemble.evidence.subsets if not subset & ~held]
+        if ensemble.evidence.rows[NOTHING] >= MANY_ROWS:
+            steady = steady[-1:]  # of all members
+        plans += [plan for subset in steady if (plan := _steady_plan(ensemble, subset)) is not None]
         return _freed(undominated(plans))
     most_s, fewest_s = _extremes_s(ensemble)
     aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
@@ -193,27 +195,21 @@ def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
     return Plan(tuple(choices), remaining, evidence.accuracy(subset))
 
 
-def steady_plans(ensemble: Ensemble) -> list[Plan]:
-    """For each counted subset that may be asked: its members one after the other, whatever they say.
+def _steady_plan(ensemble: Ensemble, subset: int) -> Plan | None:
+    """The members of a counted subset one after the other, whatever they say.
 
-    In an order in which those that have answered were always counted; none where there is no such order. The
-    last is of all of them, where they were counted together.
+    In an order in which those that have answered were always counted; None where there is no such order.
     """
     evidence = ensemble.evidence
-    held = sum(1 << number for number in ensemble.held)
-    found: list[Plan] = []
-    for subset in evidence.subsets:
-        ahead = {} if subset & ~held else _ways_to(subset, evidence)
-        if 0 not in ahead:
-            continue
-        choices: list[Choice] = []
-        for known in (0, *evidence.subsets):
-            following = ahead.get(known, ())
-            gains = _gains(evidence, known).tolist()
-            choices += [Choice(following, tuple(each)) if following else ENOUGH for each in gains]
-        plan = _evaluated(ensemble, choices, ())
-        found.append(replace(plan, accuracy=evidence.expected(subset)))
-    return found
+    ahead = _ways_to(subset, evidence)
+    if 0 not in ahead:
+        return None
+    choices: list[Choice] = []
+    for known in (0, *evidence.subsets):
+        following = ahead.get(known, ())
+        gains = _gains(evidence, known).tolist()
+        choices += [Choice(following, tuple(each)) if following else ENOUGH for each in gains]
+    return replace(_evaluated(ensemble, choices, ()), accuracy=evidence.expected(subset))
 
 
 def _ways_to(subset: int, evidence: EvidenceStates) -> dict[int, tuple[int, ...]]:

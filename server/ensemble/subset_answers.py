@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from server.ensemble.evidence import fit_evidence, subset_of
-from server.ensemble.fit import Fit, combined
+from server.ensemble.fit import Fit, combined, largest_of
 from server.ensemble.selection import Combination, Ensemble, EnsembleMember, Probabilities
 
 __all__ = ["SubsetAnswers", "answers_of", "by_fit", "fit_ensemble"]
@@ -41,7 +41,7 @@ def answers_of(
     confidence: dict[int, NDArray[np.float64]] = {}
     correct: dict[int, NDArray[np.bool_]] = {}
     believed: dict[int, NDArray[np.float64]] = {}
-    largest = max((each.members for each in fit.subsets), key=lambda members: (len(members), members))
+    largest = largest_of(each.members for each in fit.subsets)
     by_all, rows = combined(fit, largest, told[list(largest)]), np.arange(len(truth))
     for each in fit.subsets:
         subset = subset_of(each.members)

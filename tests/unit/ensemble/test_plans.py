@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.ensemble.cascade import economical
-from server.ensemble.evidence import NOTHING, EvidenceStates, fit_evidence
+from server.ensemble.evidence import NOTHING, EvidenceStates, fit_evidence, members_of
 from server.ensemble.fit import fit_combination
 from server.ensemble.plan import fit_plans, fixed_plan, solve
 from server.ensemble.policies.geared import Value
@@ -187,11 +187,10 @@ def test_evidence_keeps_its_rows_in_its_json_and_refuses_what_is_none():
         {"fold": "AAAA"},
         {"rows": 10**9},
         {"states": base64.b64encode(zlib.compress(b"\xff" * 150 * 7)).decode()},
-        {"sure": kept["judged"]["states"]},
-        {"lost": kept["judged"]["fold"]},
-        {"lost": base64.b64encode(zlib.compress(b"\xff" * 150 * 7)).decode()},
+        {"probable": kept["judged"]["fold"]},
+        {"probable": "AAAA"},
     ):
-        with pytest.raises(ValueError, match=r"row|numbers|lost"):
+        with pytest.raises(ValueError, match=r"row|numbers"):
             EvidenceStates.from_json({**kept, "judged": {**kept["judged"], **wrong}})
 
 
@@ -199,7 +198,7 @@ def test_rows_that_were_kept_before_anything_was_known_to_be_lost_are_counted_by
     fit, ensemble = known(150, 1)
     kept = json.loads(json.dumps(fit.evidence.to_json()))
     found = EvidenceStates.from_json(kept)
-    del kept["judged"]["sure"], kept["judged"]["lost"]
+    del kept["judged"]["probable"]
     again = EvidenceStates.from_json(kept)
     assert found.judged is not None
     assert again.judged is not None
@@ -223,6 +222,18 @@ def test_all_members_are_believed_to_be_as_right_as_they_were_and_no_subset_more
         assert all(evidence.expected(each) <= evidence.expected(0b111) for each in evidence.subsets)
 
 
+def followed(plan, evidence, fresh):
+    """By row, the members that have answered it when the plan has come to its end."""
+    subsets = []
+    for row in range(len(fresh.confidence[1])):
+        subset, state = 0, NOTHING
+        while (choice := plan.choices[state]).ask:
+            subset |= 1 << choice.ask[0]
+            state = evidence.state_of(subset, fresh.confidence[subset][row])
+        subsets.append(subset)
+    return subsets
+
+
 def test_what_a_plan_promises_it_keeps_on_other_rows():
     """As far as all members together do on those rows: what is left is how these rows differ."""
     told, labels = drawn([0.62, 0.7, 0.75], 400, seed=99)
@@ -233,13 +244,9 @@ def test_what_a_plan_promises_it_keeps_on_other_rows():
         evidence = fit.evidence
         harder = evidence.accuracy(0b111) - fresh.correct[0b111].mean()
         for plan in fit_plans(ensemble):
-            right = 0
-            for row in range(400):
-                subset, state = 0, NOTHING
-                while (choice := plan.choices[state]).ask:
-                    subset |= 1 << choice.ask[0]
-                    state = evidence.state_of(subset, fresh.confidence[subset][row])
-                right += fresh.correct[subset][row]
+            right = sum(
+                fresh.correct[subset][row] for row, subset in enumerate(followed(plan, evidence, fresh))
+            )
             off.append(plan.accuracy - right / 400 - harder)
             if plan.prices:
                 off_by_itself.append(solve(ensemble, plan.prices).accuracy - right / 400 - harder)
@@ -266,14 +273,9 @@ def test_the_plan_of_rows_without_a_goal_costs_them_no_accuracy_and_spares_membe
         fresh = answers_of(fit, told, labels)
         plans = fit_plans(ensemble)
         plan = plans[economical(plans)]
-        right, asked_s = 0, 0.0
-        for row in range(len(labels)):
-            subset, state = 0, NOTHING
-            while (choice := plan.choices[state]).ask:
-                asked_s += ensemble.members[choice.ask[0]].cost_s
-                subset |= 1 << choice.ask[0]
-                state = fit.evidence.state_of(subset, fresh.confidence[subset][row])
-            right += fresh.correct[subset][row]
+        answered = followed(plan, fit.evidence, fresh)
+        right = sum(fresh.correct[subset][row] for row, subset in enumerate(answered))
+        asked_s = sum(ensemble.members[number].cost_s for subset in answered for number in members_of(subset))
         lost.append(fresh.correct[0b111].mean() - right / len(labels))
         shares.append(asked_s / len(labels) / sum(member.cost_s for member in ensemble.members))
     assert np.mean(lost) < 0.002
