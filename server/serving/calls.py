@@ -199,8 +199,9 @@ class PendingReply(UnderWay[Reply]):
         return max(self.refusals[part.offset : part.offset + part.rows])
 
     def fail_part(self, part: Slice, error: BaseException) -> None:
-        """These rows get no answer; so there is none to the call."""
-        self.fail(error)
+        """These rows get no answer, those that wait yet; so there is none to the call, if there are any."""
+        if self.unanswered(part):
+            self.fail(error)
 
     def waits_for(self, part: Slice, members: Collection[str]) -> bool:
         """Whether any of these rows waits for one of these members."""

@@ -973,16 +973,13 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is None or (part.request_id in sent.apart and not pending.waits_for(part, members)):
                 continue
-            for left in pending.unanswered(part):
-                pending.fail_part(left, error)
+            pending.fail_part(part, error)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:
             pending = self._pending.get(part.request_id)
-            if pending is None:
-                continue
-            for left in pending.unanswered(part):
-                pending.fail_part(left, error)
+            if pending is not None:
+                pending.fail_part(part, error)
 
     def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
         # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it
