@@ -1,15 +1,19 @@
-"""Whether a failure is that of a full disk, whoever says so: the system, SQLite, PostgreSQL."""
+"""Whether a failure is that of a full disk, whoever says so: the system, SQLite, PostgreSQL, DuckDB."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import sqlite3
+from collections.abc import Iterator
 
+import duckdb
 from sqlalchemy.exc import DBAPIError
 
 from server.errors import NoSpace
 
-__all__ = ["no_space"]
+__all__ = ["full_disk_told", "no_space"]
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _DISK_FULL = "53100"  # PostgreSQL's SQLSTATE
@@ -26,6 +30,17 @@ def no_space(error: BaseException | None) -> NoSpace | None:
             return NoSpace("no space left for the registry; nothing was changed: free some")
         error = error.__cause__
     return None
+
+
+@contextlib.contextmanager
+def full_disk_told() -> Iterator[None]:
+    """DuckDB's errors of a full disk are the system's, as of everything else that writes here."""
+    try:
+        yield
+    except duckdb.Error as exc:
+        if os.strerror(errno.ENOSPC) in str(exc):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
+        raise
 
 
 def _is_full(cause: BaseException | None) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -49,6 +49,7 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
 _LAST_DAY = 2**31 - 1
 _LAST_MICROSECOND = 2**63 - 1
 _MICROSECOND = timedelta(microseconds=1)
+_Moment = TypeVar("_Moment", date, datetime)
 
 _HOW = "a line name = 'postgresql://…', or name = {dsn = 'postgresql://…', roles = ['analysts']}"
 
@@ -208,30 +209,22 @@ class _Days(DateLoader):
     """A date as days since 1970."""
 
     def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
-        try:
-            return (super().load(data) - date(1970, 1, 1)).days
-        except psycopg.DataError:
-            return _beyond(data, _LAST_DAY)
+        return _since(date(1970, 1, 1), timedelta(days=1), _LAST_DAY, super().load, data)
 
 
 class _Microseconds(TimestampLoader):
     """A timestamp as microseconds since 1970."""
 
     def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
-        try:
-            return (super().load(data) - datetime(1970, 1, 1)) // _MICROSECOND
-        except psycopg.DataError:
-            return _beyond(data, _LAST_MICROSECOND)
+        return _since(datetime(1970, 1, 1), _MICROSECOND, _LAST_MICROSECOND, super().load, data)
 
 
 class _ZonedMicroseconds(TimestamptzLoader):
     """The same of a timestamptz."""
 
     def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
-        try:
-            return (super().load(data) - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
-        except psycopg.DataError:
-            return _beyond(data, _LAST_MICROSECOND)
+        origin = datetime(1970, 1, 1, tzinfo=UTC)
+        return _since(origin, _MICROSECOND, _LAST_MICROSECOND, super().load, data)
 
 
 _LOADERS: Mapping[str, type[Loader]] = {
@@ -241,9 +234,16 @@ _LOADERS: Mapping[str, type[Loader]] = {
 }
 
 
-def _beyond(data: Buffer, last: int) -> int:
-    text = bytes(data)
-    return -last if text.startswith(b"-") or text.endswith(b"BC") else last
+def _since(
+    origin: _Moment, unit: timedelta, last: int, load: Callable[[Buffer], _Moment], data: Buffer
+) -> int:
+    """How many units after `origin`; of what Python has no date for, the first or last there is."""
+    try:
+        after: timedelta = load(data) - origin
+        return after // unit
+    except psycopg.DataError:
+        text = bytes(data)
+        return -last if text.startswith(b"-") or text.endswith(b"BC") else last
 
 
 def _kind(column: psycopg.Column, key: str) -> pa.DataType:

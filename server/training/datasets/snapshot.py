@@ -26,10 +26,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from server.disk_space import full_disk_told
 from server.errors import BadInput, BadOption
 from server.training.datasets.features import Feature, features_json, features_of, rows_of
 from server.training.datasets.spec import DatasetSpec
-from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers, full_disk_told
+from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
 from server.training.datasets.targets import target_column
 from server.training.recipes import recipe_for
 

@@ -15,9 +15,6 @@ into a fixed share of memory. Blocking.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +27,7 @@ from numpy.typing import NDArray
 
 from server.errors import BadOption
 
-__all__ = [
-    "BY_HASH",
-    "BY_SMALLEST_ROW",
-    "BY_TIME",
-    "LEFT_OUT",
-    "SPLITS",
-    "RowNumbers",
-    "SplitRatios",
-    "full_disk_told",
-]
+__all__ = ["BY_HASH", "BY_SMALLEST_ROW", "BY_TIME", "LEFT_OUT", "SPLITS", "RowNumbers", "SplitRatios"]
 
 SPLITS = ("train", "validation", "test")
 LEFT_OUT = -1  # on no side
@@ -68,17 +56,6 @@ class SplitRatios:
                 "'validation' and 'test' are shares of the rows, above 0 and together below 0.9, "
                 f"such as 0.15; not {self.validation:g} and {self.test:g}"
             )
-
-
-@contextlib.contextmanager
-def full_disk_told() -> Iterator[None]:
-    """DuckDB's errors of a full disk are the system's, as of everything else that writes here."""
-    try:
-        yield
-    except duckdb.Error as exc:
-        if os.strerror(errno.ENOSPC) in str(exc):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
-        raise
 
 
 class RowNumbers:

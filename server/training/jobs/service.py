@@ -306,11 +306,11 @@ class Training:
             if known.state == PAUSED:
                 return known
             if known.state not in ACTIVE or (run is not None and run.ending):
-                raise BadOption(f"job {job} is {known.state}; only a job that runs can be paused")
+                raise _not_running(known)
             found = None if run is None else await found_by(run)
             paused = await self._order_stored(job, PAUSED, ACTIVE, found)
             if paused.state != PAUSED:
-                raise BadOption(f"job {job} is {paused.state}; only a job that runs can be paused")
+                raise _not_running(paused)
             if run is not None:
                 run.pause("the job was paused")
             self.events.tell(job, {"event": "paused"})
@@ -323,7 +323,7 @@ class Training:
             if known.state in ACTIVE:
                 return known
             if known.state != PAUSED:
-                raise BadOption(f"job {job} is {known.state}, not paused; extend it to give it more epochs")
+                raise _not_paused(known)
             run = self._running.get(job)
             if run is None and not self._trains:
                 return await self._order_stored(job, "running", (*ACTIVE, PAUSED))
@@ -539,7 +539,7 @@ class Training:
         try:
             again = await self._set_job(job, "running", reason, spec=spec, among=among)
             if again.state != "running":
-                raise BadOption(f"job {job} is {again.state}, not paused; extend it to give it more epochs")
+                raise _not_paused(again)
         except BaseException:
             if job not in self._running:
                 run.close()
@@ -688,6 +688,14 @@ class Training:
                 if run is not None:
                     run.trouble = ""
                 return noted
+
+
+def _not_running(job: Job) -> BadOption:
+    return BadOption(f"job {job.id} is {job.state}; only a job that runs can be paused")
+
+
+def _not_paused(job: Job) -> BadOption:
+    return BadOption(f"job {job.id} is {job.state}, not paused; extend it to give it more epochs")
 
 
 def _check_installed(spec: JobSpec) -> None:
