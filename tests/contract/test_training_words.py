@@ -203,7 +203,7 @@ def test_an_architecture_of_ones_own_is_trained_and_served_by_its_import_path(
         ("advisor => 'oracle'", ["'advisor' must be one of random, grid, gp, tpe, not 'oracle'"]),
         ("patience => 0", ["'patience' must be a whole number from 1 to 10000, not 0"]),
         ("delta => -1", ["delta"]),
-        ("max_trials => 0", ["max_trials must be at least 1"]),
+        ("max_trials => 0", ["'max_trials' must be a whole number from 1", "not 0"]),
         ("class_weight => 'heavy'", ["'class_weight' must be one of none, balanced, not 'heavy'"]),
         ("knobs => 'no json'", ["'knobs' is not JSON"]),
         ('knobs => \'[{"name": "x", "dtype": "float", "min": 2, "max": 1}]\'', ["x"]),

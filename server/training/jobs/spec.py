@@ -116,15 +116,26 @@ class JobSpec:
                 raise BadOption(f"{what!r} must be one of {', '.join(known)}, not {value!r}")
         if self.refit not in (None, True, False):
             raise BadOption(f"'refit' must be true or false, not {self.refit!r}")
+        for unit in ("epochs", "trials"):
+            given = getattr(self, f"budget_{unit}")
+            if given in range(1, len(self.models)):
+                each = ", ".join(self.models)
+                raise BadOption(
+                    f"a budget of {given} {unit} is too small for {len(self.models)} models ({each}): "
+                    f"give at least one to each, or name fewer in 'models'"
+                )
         for name, low, high in (
-            ("budget_epochs", len(self.models) if self.budget_epochs else 0, 10**9),
-            ("budget_trials", len(self.models) if self.budget_trials else 0, 10**9),
+            ("budget_epochs", 0, 10**9),
+            ("budget_trials", 0, 10**9),
+            ("max_trials", 1, 10**9),
             ("max_epochs", 1, 10_000),
             ("patience", 1, 10_000),
             ("seed", 0, 2**31 - 1),
             ("size", 16, 512),
         ):
             given = getattr(self, name)
+            if name == "max_trials" and given is None:
+                continue
             if isinstance(given, bool) or not isinstance(given, int) or not low <= given <= high:
                 raise BadOption(f"{name!r} must be a whole number from {low} to {high}, not {given!r}")
         self.studies(0, "")
@@ -181,7 +192,7 @@ class JobSpec:
                     stale_trials=_STALE * stalled_after(self.budget) if seconds else 0,
                     max_epochs=self.max_epochs,
                     cool_epochs=self._cool_epochs(model),
-                    max_trials=trials[model] or self.max_trials,
+                    max_trials=min(filter(None, (trials[model], self.max_trials)), default=None),
                     delta=self.delta,
                     patience=self.patience,
                     seed=self.seed,

@@ -83,6 +83,19 @@ def test_a_budget_is_of_minutes_epochs_or_trials() -> None:
     assert not any(study.stale_trials for study in exact)
 
 
+def test_the_smaller_of_a_budget_in_trials_and_the_most_of_each_model_counts() -> None:
+    form = {"dataset": "d", "models": ["vgg", "resnet"], "budget": "31 trials"}
+    for most, each in ((4, [4, 4]), (100, [16, 15])):
+        studies = JobSpec.from_json({**form, "max_trials": most}).studies(1, "s")
+        assert [study.max_trials for study in studies.values()] == each
+
+
+@pytest.mark.parametrize("unit", ["epochs", "trials"])
+def test_a_budget_too_small_for_its_models_says_which_they_are(unit: str) -> None:
+    with pytest.raises(BadOption, match=rf"a budget of 2 {unit} .* 3 models \(vgg, resnet, small_cnn\)"):
+        JobSpec.from_json({"dataset": "d", "models": ["vgg", "resnet", "small_cnn"], "budget": f"2 {unit}"})
+
+
 @pytest.mark.parametrize(
     "text",
     ["2.5 minutes", "45 seconds", "1000001 seconds", "16000000 minutes", "100.123456 minutes", "7 trials"],
@@ -127,6 +140,8 @@ def test_a_budget_without_its_unit_or_amount_is_refused(budget: str) -> None:
         ({"models": [["vgg"]]}, "'models' must be a list of some of small_cnn"),
         ({"first": [1]}, "'first' must name knobs for models"),
         ({"first": {"vgg": 5}}, "'first' must name knobs for models"),
+        ({"max_trials": "x"}, "'max_trials' must be a whole number from 1"),
+        ({"max_trials": "x", "budget": "30 trials"}, "'max_trials' must be a whole number from 1"),
     ],
 )
 def test_a_field_of_another_form_is_refused_by_its_name(given: dict[str, Any], message: str) -> None:
