@@ -250,6 +250,9 @@ bench-pages: $(READY) packages ## What pages weigh, how soon they are there, wha
 bench-parity: $(READY) ## Parity models beside hedged resends and partial ensembles: the tail, and what is right (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.parity $(FLAGS)
 
+bench-pictures: $(READY) ## Two functions of the same photos in one query, decoded once and for each (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.pictures $(FLAGS)
+
 bench-decoding: $(READY) ## Photos a second from JPEG bytes to pixels, beside Pillow in threads and in DataLoader's processes (FLAGS='--rounds 9')
 	$(BIN)/python -m tests.benchmarks.decoding $(FLAGS)
 

@@ -110,6 +110,12 @@ def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
         help="on CUDA: launch every kernel of small batches by itself",
     )
     add("--jpeg-on-device", action="store_true", help="on CUDA: decode JPEGs there, where torchvision can")
+    add(
+        "--decoded-bytes",
+        type=int,
+        default=_DEFAULTS.decoded_bytes,
+        help="of the pixels of pictures that come again; 0 = none are kept",
+    )
     add("--memory-bytes", type=int, default=_DEFAULTS.memory_bytes, help="of this process; 0 = no limit")
     add(
         "--allow-import",
@@ -145,6 +151,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
             precision=flags.precision,
             cuda_graphs=flags.cuda_graphs,
             jpeg_on_device=flags.jpeg_on_device,
+            decoded_bytes=flags.decoded_bytes,
             memory_bytes=flags.memory_bytes,
             allow_import=flags.allow_import,
             allow_remote=tuple(flags.allow_remote),

@@ -51,7 +51,8 @@ from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
 from gpu_worker.pipeline.crops import Cropping
 from gpu_worker.pipeline.device_jpeg import decoder_on
-from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.pipeline.intake import Intake
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named

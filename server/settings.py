@@ -161,6 +161,11 @@ class Settings:
         "bytes of this machine's memory that hold models for a worker's device, where that has memory of its "
         "own; 0 = a quarter of the memory, shared among the workers",
     )
+    decoded_bytes: int = _setting(
+        256 * MiB,
+        "bytes of memory that keep the pixels of pictures which come again, for other models; at most a "
+        "sixteenth of the memory, shared among the workers; 0 = none",
+    )
     variants: str = _setting(
         "off",
         "auto: make and measure other ways to run each model (ONNX, int8, bf16) while no row waits; or off",

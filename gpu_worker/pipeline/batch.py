@@ -14,8 +14,8 @@ from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import UntilDeadline
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
-from gpu_worker.pipeline.intake import Decoding, Piece
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
+from gpu_worker.pipeline.piece import Decoding, Piece
 from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
 from gpu_worker.wire.protocol import Answer, BatchPart, Row
 
@@ -74,6 +74,7 @@ class Batch:
         self._next_row = 0
         self._pieces = 0  # somewhere in the worker
         self._decoding = Decoding()
+        self._spared_rows = 0
         self._closed = False
         self._began_s = self._decoded_s = time.monotonic()
         self._lock = threading.Lock()
@@ -117,6 +118,7 @@ class Batch:
             self._pieces -= 1
             self._decoded_s = max(self._decoded_s, piece.decoded_s)
             self._decoding.add(piece.decoding)
+            self._spared_rows += piece.spared_rows
             return self._pieces == 0
 
     def finish(self) -> None:
@@ -133,6 +135,7 @@ class Batch:
                     self.stay_s(),
                     self._members_s(),
                     self.tally.answered(),
+                    self._spared_rows,
                 )
             )
         self._on_over(self)

@@ -25,7 +25,7 @@ from gpu_worker.networks.network import (
     width_of,
 )
 from gpu_worker.pipeline.asking import ENOUGH, AskPlan, log_floored
-from gpu_worker.pipeline.intake import Piece
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.tasks import Collecting, Collector, task_named
 from gpu_worker.tasks.boxes import in_picture
 from gpu_worker.tasks.task import Reads

@@ -19,20 +19,21 @@ import numpy as np
 from gpu_worker.errors import RowFault
 from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import Frame
-from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
-from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
+from gpu_worker.pipeline.decode import decode_picture
+from gpu_worker.pipeline.decoded_pictures import Decoded, DecodedPictures
 from gpu_worker.pipeline.decoding_queue import DecodingQueue
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.encoding import encoded
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
-from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
+from gpu_worker.pipeline.picture_rows import PictureRow, PictureRows, noted_shape
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import Row, RowError
 from gpu_worker.wire.row_groups import rows_in
 
-__all__ = ["Intake", "Piece"]
+__all__ = ["Intake"]
 
 _SLICE_ROWS = 8
 # Where the device decodes: many at once are what it is good at, and it takes one call after the other.
@@ -42,102 +43,6 @@ _PICTURES = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # how a JPEG and a PNG begin
 
 Unwanted = Callable[[], bool]
 ReadRow = Callable[[int, Row], None]
-
-
-class Decoding:
-    """What decoding took, in seconds of its threads: in all, and where there are several frames, for each."""
-
-    __slots__ = ("all_s", "by_frame_s")
-
-    def __init__(self) -> None:
-        self.all_s = 0.0
-        self.by_frame_s: dict[Frame, float] = {}
-
-    def add(self, more: Decoding) -> None:
-        """Adds that of other rows."""
-        self.all_s += more.all_s
-        for frame, took_s in more.by_frame_s.items():
-            self.note(frame, took_s)
-
-    def note(self, frame: Frame, took_s: float) -> None:
-        """So long was for that frame alone."""
-        self.by_frame_s[frame] = self.by_frame_s.get(frame, 0.0) + took_s
-
-    def part_for(self, frame: Frame | None) -> float:
-        """The part of it, 0 to 1, that it would have taken for pixels of that frame alone; None: of none."""
-        others_s = sum(took_s for other, took_s in self.by_frame_s.items() if other != frame)
-        return max(0.0, 1.0 - others_s / self.all_s) if self.all_s > 0 else 1.0
-
-
-class Piece:
-    """Consecutive rows of one batch on their way through the worker.
-
-    start: index of its first row in the batch. pixels, tensors: for each frame asked for, at least as many
-    rows as it has; rows at fault hold garbage. shapes: [n, 2], (H, W) of the pictures as they came, upright;
-    None where nobody asks (`with_shapes`), or where rows come as tensors. `bug`: what went wrong beyond the
-    rows' own faults. `timer`: the time that decoding takes is its batch's.
-    """
-
-    __slots__ = (
-        "_lock",
-        "_slices_left",
-        "bug",
-        "decoded_s",
-        "decoding",
-        "encoded",
-        "faults",
-        "file_ends",
-        "parity",
-        "pixels",
-        "rows",
-        "shapes",
-        "start",
-        "tensors",
-        "timer",
-    )
-
-    def __init__(
-        self,
-        start: int,
-        rows: Sequence[Row],
-        timer: WorkTimer | None = None,
-        *,
-        with_shapes: bool = False,
-    ) -> None:
-        self.shapes = np.zeros((len(rows), 2), np.int64) if with_shapes else None
-        self.start = start
-        self.rows = rows
-        self.timer = timer or WorkClock().timer()
-        self.pixels: dict[Frame, Pixels] = {}
-        self.tensors: dict[Frame, Floats] = {}
-        self.faults: list[RowError] = []
-        self.bug: BaseException | None = None
-        self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
-        self.decoding = Decoding()
-        self.encoded = False  # whether its rows become pictures as they are encoded, and no pixels
-        self.file_ends: tuple[int, int] | None = None  # of rows that are any files, how much is read
-        self.parity: ParitySpec | None = None  # of rows that are groups, how each becomes one picture
-        self._lock = threading.Lock()
-        self._slices_left = 0
-
-    def expect(self, slices: int) -> None:
-        """Sets how many slices will be reported to `slice_done`."""
-        self._slices_left = slices
-
-    def took(self, frame: Frame, seconds: float) -> None:
-        """Notes that decoding a row for that frame alone took so long."""
-        with self._lock:
-            self.decoding.note(frame, seconds)
-
-    def slice_done(self, faults: list[RowError], bug: BaseException | None, took_s: float = 0.0) -> bool:
-        """Notes the outcome of one slice, and how long its thread took; True for the last one."""
-        with self._lock:
-            self.decoding.all_s += took_s
-            self.faults.extend(faults)
-            self.bug = self.bug or bug
-            self.decoded_s = time.monotonic()
-            self._slices_left -= 1
-            return self._slices_left == 0
 
 
 @dataclass(slots=True)
@@ -156,11 +61,12 @@ class Intake:
     ) -> None:
         self.media = MediaRoots(settings.media_roots)
         self.max_pixels = settings.max_pixels
-        self._max_input_bytes = settings.max_input_bytes
+        self.max_input_bytes = settings.max_input_bytes
         self._queue = DecodingQueue(threads)
         self._slice = threading.local()  # decoding: of the slice that the thread decodes beside others
         self._buffers = Buffers(pinned=pinned)
         self._jpegs = jpegs
+        self.decoded = DecodedPictures(settings.decoded_bytes) if settings.decoded_bytes > 0 else None
 
     def decode_here(
         self,
@@ -272,41 +178,46 @@ class Intake:
         piece.pixels = {
             frame: self._buffers.take(len(piece.rows), frame.height, frame.width) for frame in frames
         }
-        folders: dict[str, str] = {}
-
-        def read(index: int, row: Row) -> bytes:
-            mine = media.of(piece.start + index)
-            return mine.read(bytes(row), max_bytes=self._max_input_bytes, folders=folders)
-
+        pictures = PictureRows(
+            piece, media if form == "path" else None, self.decoded, max_bytes=self.max_input_bytes
+        )
         if piece.parity is not None:
             spec = piece.parity
-            return lambda index, row: self._read_group(
-                piece, spec, index, row, read if form == "path" else _as_it_is
-            )
+            return lambda index, row: self._read_group(piece, spec, index, row, pictures.file)
         if self._jpegs is not None:
-            return _OnDevice(self, self._jpegs, piece, read if form == "path" else _as_it_is)
-        if form == "image":
-            return lambda index, row: self.read_image(piece, index, bytes(row))
-        return lambda index, row: self.read_image(piece, index, read(index, row))
+            return _OnDevice(self, self._jpegs, piece, pictures)
 
-    def read_image(self, piece: Piece, index: int, data: bytes) -> None:
+        def read_picture(index: int, row: Row) -> None:
+            if (coming := pictures.coming(index, row)) is not None:
+                self.decode_picture(piece, index, coming)
+
+        return read_picture
+
+    def decode_picture(self, piece: Piece, index: int, coming: PictureRow) -> None:
         """Decodes a row's file into the piece's buffers, on the CPU. Raises `RowFault`."""
-        self._check_size(data)
-        _note_shape(piece, index, data)
+        data = self.checked(coming.data)
+        shape = noted_shape(piece, index, data)
         several = len(piece.pixels) > 1
         spent: _Spent | None = getattr(self._slice, "decoding", None)
-        began_s = worked_s = 0.0
-        for frame, buffer in piece.pixels.items():
+        worked_s = 0.0
+        for frame in coming.frames:
+            began_s = time.monotonic()
             if spent is not None:
-                began_s, worked_s = time.monotonic(), time.thread_time()
-            elif several:
-                began_s = time.monotonic()
-            buffer[index] = decode_picture(data, frame, max_pixels=self.max_pixels)
+                worked_s = time.thread_time()
+            pixels = decode_picture(data, frame, max_pixels=self.max_pixels)
+            piece.pixels[frame][index] = pixels
+            took_s = time.monotonic() - began_s
             if several:
-                piece.took(frame, time.monotonic() - began_s)
+                piece.took(frame, took_s)
             if spent is not None:
                 spent.worked_s += time.thread_time() - worked_s
-                spent.took_s += time.monotonic() - began_s
+                spent.took_s += took_s
+            self.keep(coming, frame, Decoded(pixels, shape, took_s))
+
+    def keep(self, coming: PictureRow, frame: Frame, decoded: Decoded) -> None:
+        """Offers what was decoded to who is asked of the same picture next."""
+        if self.decoded is not None and coming.picture is not None:
+            self.decoded.keep(coming.picture, self.decoded.number(frame), decoded)
 
     def _read_group(
         self,
@@ -334,7 +245,7 @@ class Intake:
             piece.rows = list(piece.rows)
         data = bytes(row)
         if media is not None:
-            data = media.of(piece.start + index).read(data, max_bytes=self._max_input_bytes)
+            data = media.of(piece.start + index).read(data, max_bytes=self.max_input_bytes)
         self._check_size(data)
         if not data.startswith(_PICTURES):
             raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image")
@@ -348,7 +259,7 @@ class Intake:
         if not isinstance(piece.rows, list):
             piece.rows = list(piece.rows)
         mine = media.of(piece.start + index)
-        piece.rows[index] = mine.read(bytes(row), max_bytes=self._max_input_bytes, ends=piece.file_ends)
+        piece.rows[index] = mine.read(bytes(row), max_bytes=self.max_input_bytes, ends=piece.file_ends)
 
     def _look_over(self, row: Row, form: str) -> None:
         self._check_size(row)
@@ -367,67 +278,58 @@ class Intake:
         return row
 
     def _check_size(self, row: Row) -> None:
-        if len(row) > self._max_input_bytes:
+        if len(row) > self.max_input_bytes:
             raise RowFault(
                 "input_too_large",
-                f"the value has {len(row)} bytes, more than the limit of {self._max_input_bytes} bytes",
+                f"the value has {len(row)} bytes, more than the limit of {self.max_input_bytes} bytes",
             )
 
 
 class _OnDevice:
-    """Rows of one piece, decoded on the device slice by slice; called for a row, it has the CPU do the rest.
+    """Rows of one piece, decoded on the device slice by slice; called for a row, the CPU does the rest."""
 
-    read: a row's index, and the row → its file.
-    """
-
-    def __init__(
-        self, intake: Intake, decoder: JpegDecoder, piece: Piece, read: Callable[[int, Row], bytes]
-    ) -> None:
+    def __init__(self, intake: Intake, decoder: JpegDecoder, piece: Piece, pictures: PictureRows) -> None:
         self._intake = intake
         self._decoder = decoder
         self._piece = piece
-        self._read = read
+        self._pictures = pictures
         self._faults: dict[int, RowFault] = {}
-        self._left: dict[int, bytes] = {}  # files that the device does not take
+        self._left: dict[int, PictureRow] = {}  # files that the device does not take
 
     def decode(self, rows: range) -> None:
         """What the device takes of these rows."""
-        files: dict[int, bytes] = {}
+        files: dict[int, PictureRow] = {}
         for index in rows:
             try:
-                files[index] = self._intake.checked(self._read(index, self._piece.rows[index]))
+                coming = self._pictures.coming(index, self._piece.rows[index])
+                if coming is not None:
+                    self._intake.checked(coming.data)
+                    files[index] = coming
             except RowFault as fault:
                 self._faults[index] = fault
         if not all(frame.is_plain for frame in self._piece.pixels):
             self._left.update(files)  # the device does no more than stretch
             return
-        for index, data in files.items():
-            _note_shape(self._piece, index, data)
-        asked = [offered(data, self._intake.max_pixels) for data in files.values()]
+        shapes = {index: noted_shape(self._piece, index, coming.data) for index, coming in files.items()}
         for frame, buffer in self._piece.pixels.items():
-            found = decoded_by(self._decoder, asked, frame.height, frame.width)
-            for (index, data), pixels in zip(files.items(), found, strict=True):
+            asked = {index: coming for index, coming in files.items() if frame in coming.frames}
+            began_s = time.monotonic()
+            offers = [offered(coming.data, self._intake.max_pixels) for coming in asked.values()]
+            found = decoded_by(self._decoder, offers, frame.height, frame.width)
+            took_s = (time.monotonic() - began_s) / max(1, len(asked))
+            for (index, coming), pixels in zip(asked.items(), found, strict=True):
                 if pixels is None:
-                    self._left[index] = data
+                    self._left[index] = coming
                 else:
                     buffer[index] = pixels
+                    self._intake.keep(coming, frame, Decoded(pixels.copy(), shapes[index], took_s))
 
     def __call__(self, index: int, row: Row) -> None:
         """Raises `RowFault` for a row at fault."""
         if (fault := self._faults.pop(index, None)) is not None:
             raise fault
-        if (data := self._left.pop(index, None)) is not None:
-            self._intake.read_image(self._piece, index, data)
-
-
-def _as_it_is(_index: int, row: Row) -> bytes:
-    return bytes(row)
-
-
-def _note_shape(piece: Piece, index: int, data: bytes) -> None:
-    """Where somebody asks for it."""
-    if piece.shapes is not None:
-        piece.shapes[index] = upright_size(data)
+        if (coming := self._left.pop(index, None)) is not None:
+            self._intake.decode_picture(self._piece, index, coming)
 
 
 def _read_tensor(piece: Piece, index: int, row: Row) -> None:

@@ -92,6 +92,21 @@ class MediaRoots:
 
         return self._opened(row, {} if folders is None else folders, whole)
 
+    def read_unless(
+        self,
+        row: bytes,
+        is_known: Callable[[os.stat_result], bool],
+        *,
+        max_bytes: int,
+        folders: dict[str, str],
+    ) -> bytes | None:
+        """As `read`; None where the file, once it is open, is known by what the system says of it."""
+
+        def unknown(descriptor: int, path: str) -> bytes | None:
+            return None if is_known(os.fstat(descriptor)) else _read(descriptor, path, max_bytes)
+
+        return self._opened(row, folders, unknown)
+
     def read_part(self, row: bytes, at: int, nbytes: int) -> tuple[bytes, int]:
         """At most so many bytes from byte `at` on of the file at `row`, and its size. Raises as `read`."""
 

@@ -87,6 +87,12 @@ class WorkTimer:
         """What a thread does for part `number`, from 1."""
         return Part(self, number)
 
+    def spared(self, seconds: float) -> None:
+        """So long a thread would have worked for all parts at once, beside what is at work now."""
+        with self._of._lock:
+            beside = max(1, self._threads) * max(1, self._of._batches)
+            self.parts_s[COMMON] = self.parts_s.get(COMMON, 0.0) + seconds / beside
+
     def _divide(self, fair_s: float) -> None:
         """Divides what the batch has had since the last time among its threads."""
         each_s = (fair_s - self._divided_s) / self._threads

@@ -82,6 +82,7 @@ class FunctionStats:
     parity_rows: int = 0  # groups that a parity model was asked of
     rebuilt_rows: int = 0  # answered by what it said of their groups
     riding_rows: int = 0  # that were in a batch of another function
+    spared_rows: int = 0  # whose pictures a worker had decoded before
     degraded_rows: int = 0  # asked while no model kept all that was wished
     resident_rows: int = 0  # rows whose models were resident when they came, answered or not
     absent_rows: int = 0  # the others
@@ -108,9 +109,12 @@ class FunctionStats:
             who = OTHERS, ""
         self.callers[who] += rows
 
-    def batch_done(self, rows: int, decode_s: float, forward_s: float, combine_s: float) -> None:
+    def batch_done(
+        self, rows: int, decode_s: float, forward_s: float, combine_s: float, spared_rows: int = 0
+    ) -> None:
         """A batch came back."""
         self.batches += 1
+        self.spared_rows += spared_rows
         self.batch_rows.add(rows)
         self.decode.add(decode_s)
         self.forward.add(forward_s)

@@ -105,6 +105,7 @@ def each_part(answer: Answer, sizes: Sequence[int]) -> list[Answer]:
         found.append(Answer(0, [member], errors, part * answer.decode_s, part * answer.forward_s))
         first += size
     found[0].work_s, found[0].stay_s = answer.work_s, answer.stay_s
+    found[0].spared_rows = answer.spared_rows
     return found
 
 

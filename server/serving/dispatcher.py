@@ -773,7 +773,7 @@ class Dispatcher:
     def _batch_done(self, sent: BatchInFlight, reply: Answer, began_s: float) -> None:
         """began_s: when its answers began to be combined and handed out."""
         self._metrics.of(sent.function).batch_done(
-            sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
+            sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s, reply.spared_rows
         )
 
     def _answer_known(self, action: AnswerKnown) -> None:

@@ -186,7 +186,7 @@ def _joined(
         _member([reply.members[place] for reply, _ in answers]) for place in range(len(first.members))
     ]
     first.answered = [mask for reply, _ in answers for mask in reply.answered]
-    for name in ("decode_s", "forward_s", "work_s", "stay_s"):
+    for name in ("decode_s", "forward_s", "work_s", "stay_s", "spared_rows"):
         setattr(first, name, sum(getattr(reply, name) for reply, _ in answers))
     first.members_s = [
         [sum(numbers) for numbers in zip(*each, strict=True)]

@@ -27,7 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline import turbo_jpeg
-from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.pipeline.intake import Intake
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.benchmarks.gpu import photo

@@ -10,7 +10,8 @@ import pytest
 
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.decoding_queue import DecodingQueue, next_width
-from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.pipeline.intake import Intake
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.unit.gpu_worker.pictures import noise

@@ -16,7 +16,8 @@ from PIL import Image
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.decode import Pixels, decode_image
 from gpu_worker.pipeline.device_jpeg import Offered, _resized, _turned, checked, decoded_by, offered
-from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.pipeline.intake import Intake
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.unit.gpu_worker.pictures import noise

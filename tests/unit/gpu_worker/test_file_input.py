@@ -18,8 +18,9 @@ from gpu_worker.model_files.preprocess import Preprocess
 from gpu_worker.networks.file_input import FileInput
 from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.network import softmax
-from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.pipeline.intake import Intake
 from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.unit.gpu_worker.recognising import CPU

@@ -13,7 +13,7 @@ from gpu_worker.model_files.manifest import InputSpec, Manifest
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check, softmax
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.forward import Tally
-from gpu_worker.pipeline.intake import Piece
+from gpu_worker.pipeline.piece import Piece
 from gpu_worker.wire.protocol import RowError
 from tests.answers import SCORED, confidences_of, labels_of, scores_of
 

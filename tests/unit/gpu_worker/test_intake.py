@@ -16,8 +16,9 @@ from gpu_worker.pipeline import intake as intake_module
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_picture
 from gpu_worker.pipeline.decoding_queue import DecodingQueue
-from gpu_worker.pipeline.intake import Decoding, Intake, Piece
+from gpu_worker.pipeline.intake import Intake
 from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.pipeline.piece import Decoding, Piece
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.unit.gpu_worker.pictures import noise

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu_worker.engine import Engine
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.forward import Tally
-from gpu_worker.pipeline.intake import Piece
+from gpu_worker.pipeline.piece import Piece
 from tests.answers import SCORED
 from tests.unit.gpu_worker.pictures import noise
 

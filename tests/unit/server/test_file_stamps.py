@@ -14,8 +14,9 @@ from typing import cast
 
 import pytest
 
+from gpu_worker.pipeline.file_stamp import stamp_of
 from gpu_worker.pipeline.media import MediaRoots
-from server.cache.files import FileStamps, stamp_of
+from server.cache.files import FileStamps
 from tests.waiting import until
 
 LATER_NS = 10_000_000_000

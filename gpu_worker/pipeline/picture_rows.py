@@ -1,0 +1,108 @@
+"""Rows that are pictures, before they are decoded: read where they are files, and looked for among those that
+were decoded a moment ago.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gpu_worker.model_files.preprocess import Frame
+from gpu_worker.pipeline.decode import upright_size
+from gpu_worker.pipeline.decoded_pictures import DecodedPictures, Picture, picture_in
+from gpu_worker.pipeline.file_stamp import stamp_of
+from gpu_worker.pipeline.media import MediaByRow, MediaRoots
+from gpu_worker.pipeline.piece import Piece
+from gpu_worker.wire.protocol import Row
+
+__all__ = ["PictureRow", "PictureRows", "noted_shape"]
+
+
+@dataclass(slots=True)
+class PictureRow:
+    """A row's file before it is decoded. picture: what it is kept by; None: it is not. frames: to decode."""
+
+    data: bytes
+    picture: Picture | None
+    frames: Collection[Frame]
+
+
+class PictureRows:
+    """The pictures of one piece: of bytes, or of files below `media`; and of what was decoded before."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        media: MediaRoots | MediaByRow | None,
+        decoded: DecodedPictures | None,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self._piece = piece
+        self._media = media
+        self._max_bytes = max_bytes
+        self._decoded = decoded
+        pixels = piece.pixels
+        self._numbers = (
+            [] if decoded is None else [(each, decoded.number(each), pixels[each]) for each in pixels]
+        )
+        self._folders: dict[str, str] = {}
+        self._now_ns = time.time_ns()  # before any file is looked at: what changes later has another stamp
+
+    def file(self, index: int, row: Row) -> bytes:
+        """The row's file. Raises `RowFault`."""
+        if self._media is None:
+            return bytes(row)
+        mine = self._media.of(self._piece.start + index)
+        return mine.read(bytes(row), max_bytes=self._max_bytes, folders=self._folders)
+
+    def coming(self, index: int, row: Row) -> PictureRow | None:
+        """What is to be decoded; None where its place is filled, as it was before. Raises `RowFault`."""
+        frames: Collection[Frame] = self._piece.pixels
+        decoded = self._decoded
+        if decoded is None:
+            return PictureRow(self.file(index, row), None, frames)
+        if self._media is None:
+            picture = picture_in(bytes(row))
+            frames = self._missing(decoded, index, picture)
+            return PictureRow(picture.data, picture, frames) if frames else None
+        stamp = b""
+
+        def is_known(found: os.stat_result) -> bool:
+            nonlocal stamp, frames
+            if stamp := stamp_of(found, self._now_ns):
+                frames = self._missing(decoded, index, Picture(stamp))
+            return not frames
+
+        mine = self._media.of(self._piece.start + index)
+        data = mine.read_unless(bytes(row), is_known, max_bytes=self._max_bytes, folders=self._folders)
+        return None if data is None else PictureRow(data, Picture(stamp) if stamp else None, frames)
+
+    def _missing(self, decoded: DecodedPictures, index: int, picture: Picture) -> Collection[Frame]:
+        """The frames for which a row is to be decoded; the others are filled."""
+        piece = self._piece
+        missing: list[Frame] = []
+        spared: list[tuple[Frame, float]] = []
+        for frame, number, buffer in self._numbers:
+            found = decoded.find(picture, number)
+            if found is None or (found.shape is None and piece.shapes is not None):
+                missing.append(frame)
+                continue
+            buffer[index] = found.pixels
+            if piece.shapes is not None and found.shape is not None:
+                piece.shapes[index] = found.shape
+            spared.append((frame, found.took_s))
+        if spared:
+            piece.spared(spared, is_whole=not missing)
+        return missing
+
+
+def noted_shape(piece: Piece, index: int, data: bytes) -> tuple[int, int] | None:
+    """(H, W) of the row's picture, also among the piece's shapes, where somebody asks for them."""
+    if piece.shapes is None:
+        return None
+    shape = upright_size(data)
+    piece.shapes[index] = shape
+    return shape
