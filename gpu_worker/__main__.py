@@ -111,10 +111,10 @@ def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
     )
     add("--jpeg-on-device", action="store_true", help="on CUDA: decode JPEGs there, where torchvision can")
     add(
-        "--decoded-bytes",
+        "--recent-bytes",
         type=int,
-        default=_DEFAULTS.decoded_bytes,
-        help="of the pixels of pictures that come again; 0 = none are kept",
+        default=_DEFAULTS.recent_bytes,
+        help="of what was made of rows that come again (pixels, features); 0 = nothing is kept",
     )
     add("--memory-bytes", type=int, default=_DEFAULTS.memory_bytes, help="of this process; 0 = no limit")
     add(
@@ -151,7 +151,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, int | None, Settings]:
             precision=flags.precision,
             cuda_graphs=flags.cuda_graphs,
             jpeg_on_device=flags.jpeg_on_device,
-            decoded_bytes=flags.decoded_bytes,
+            recent_bytes=flags.recent_bytes,
             memory_bytes=flags.memory_bytes,
             allow_import=flags.allow_import,
             allow_remote=tuple(flags.allow_remote),

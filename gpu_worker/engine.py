@@ -315,6 +315,7 @@ class Engine:
                 timer=None if self.device.is_remote else self._work_clock.timer(),
                 turn=next(self._turns),
                 media=self._intake.media.narrowed(media_roots, narrowed),
+                recent=self._intake.recent,
                 ends_s=time.monotonic() + patience_s if patience_s else math.inf,
                 on_over=on_over,
             )

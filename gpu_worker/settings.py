@@ -31,7 +31,7 @@ class Settings:
     precision: of torch models of pictures, and of transformers of texts, on CUDA: "auto", the fastest that
         answers as float32 does, or "float32". cuda_graphs: whether small batches of our own models run as
         CUDA graphs. jpeg_on_device: whether JPEGs are decoded on a CUDA device, where torchvision can.
-    decoded_bytes: most memory that keeps the pixels of pictures which come again; 0 = none are kept.
+    recent_bytes: most memory that keeps what was made of rows which come again; 0 = nothing is kept.
     memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
     allow_remote, allow_remote_plain: of a worker of device "remote": endpoints that rows may be sent to
         (`model_files.endpoints`), and whether by http beyond this machine.
@@ -55,7 +55,7 @@ class Settings:
     precision: str = "auto"
     cuda_graphs: bool = True
     jpeg_on_device: bool = False
-    decoded_bytes: int = 0
+    recent_bytes: int = 0
     memory_bytes: int = 0
     allow_import: bool = False
     allow_remote: tuple[str, ...] = ()

@@ -161,10 +161,10 @@ class Settings:
         "bytes of this machine's memory that hold models for a worker's device, where that has memory of its "
         "own; 0 = a quarter of the memory, shared among the workers",
     )
-    decoded_bytes: int = _setting(
+    recent_bytes: int = _setting(
         256 * MiB,
-        "bytes of memory that keep the pixels of pictures which come again, for other models; at most a "
-        "sixteenth of the memory, shared among the workers; 0 = none",
+        "bytes of memory that keep what was made of rows (pixels, features) for other models, where rows "
+        "come again; at most a sixteenth of the memory, shared among the workers; 0 = none",
     )
     variants: str = _setting(
         "off",

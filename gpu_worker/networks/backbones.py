@@ -24,13 +24,15 @@ __all__ = ["SharedBackbone", "backbone_below", "is_lent", "lend", "manifest_belo
 
 
 class SharedBackbone:
-    """A network that says what it saw. features_width: numbers of a row's features.
+    """A network that says what it saw. features_width: numbers of a row's features. identity: what it is by,
+    and the device.
 
-    Raises `ModelUnusable` where it has none.
+    Raises `ModelUnusable` where it has no features.
     """
 
-    def __init__(self, manifest: Manifest, network: Network) -> None:
+    def __init__(self, manifest: Manifest, network: Network, identity: tuple[str, str, str]) -> None:
         self.manifest = manifest
+        self.identity = identity
         self.network = network
         self._warm: set[int] = set()  # passes of so many rows were made
         self._warming = threading.Lock()
@@ -114,7 +116,7 @@ def lend(manifest: Manifest, wanted: Backbone, device: Device, *, allow_import: 
         found = _lent.get(key)
         if found is None:
             network = load_network(manifest, device, allow_import=allow_import)
-            found = _lent[key] = SharedBackbone(manifest, network)
+            found = _lent[key] = SharedBackbone(manifest, network, key)
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
@@ -15,6 +15,7 @@ from gpu_worker.tasks.task import Activation, Reads
 
 __all__ = [
     "Abilities",
+    "BelowHeads",
     "ChoosesPrecision",
     "Closes",
     "Explains",
@@ -178,12 +179,21 @@ class GivesFeatures(Protocol):
         ...
 
 
+class BelowHeads(GivesFeatures, Protocol):
+    """A network whose features others read."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Of its weights and its device: what it sees in a row is the same wherever this is."""
+        ...
+
+
 @runtime_checkable
 class StandsOnBackbone(Protocol):
     """A network that reads the features of another one, which other networks may read too."""
 
     @property
-    def backbone(self) -> GivesFeatures:
+    def backbone(self) -> BelowHeads:
         """The same object for all that stand on it."""
         ...
 

@@ -16,6 +16,7 @@ from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.piece import Decoding, Piece
+from gpu_worker.pipeline.recent_rows import RecentRows
 from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
 from gpu_worker.wire.protocol import Answer, BatchPart, Row
 
@@ -47,6 +48,7 @@ class Batch:
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | MediaByRow | None = None,
+        recent: RecentRows | None = None,
         ends_s: float = math.inf,
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> None:
@@ -57,7 +59,9 @@ class Batch:
             dict.fromkeys(frame for model in residents if (frame := model.frame) is not None)
         )
         self.serial = not all(model.network.cuttable for model in residents)
-        self.tally = Tally(residents, len(rows), outputs=outputs, task=task, plan=plan, parts=parts)
+        self.tally = Tally(
+            residents, len(rows), outputs=outputs, task=task, plan=plan, parts=parts, recent=recent
+        )
         self.timer = timer or WorkClock().timer()  # alone, unless it is said
         self.turn = turn
         self.media = media
@@ -118,7 +122,7 @@ class Batch:
             self._pieces -= 1
             self._decoded_s = max(self._decoded_s, piece.decoded_s)
             self._decoding.add(piece.decoding)
-            self._spared_rows += piece.spared_rows
+            self._spared_rows += len(piece.spared)
             return self._pieces == 0
 
     def finish(self) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gpu_worker.errors import RowFault
 from gpu_worker.model_cache import Resident
 from gpu_worker.networks.network import (
+    BelowHeads,
     Explains,
     Floats,
     Inputs,
@@ -26,6 +27,7 @@ from gpu_worker.networks.network import (
 )
 from gpu_worker.pipeline.asking import ENOUGH, AskPlan, log_floored
 from gpu_worker.pipeline.piece import Piece
+from gpu_worker.pipeline.recent_rows import Made, RecentRows, RowName, name_of
 from gpu_worker.tasks import Collecting, Collector, task_named
 from gpu_worker.tasks.boxes import in_picture
 from gpu_worker.tasks.task import Reads
@@ -36,8 +38,9 @@ __all__ = ["Tally"]
 
 @dataclass(slots=True)
 class _Member:
-    """One model of a batch: what is asked of it, and where its answers go."""
+    """One model of a batch: what is asked of it, and where its answers go. number: its part, from 1."""
 
+    number: int
     resident: Resident
     run: Callable[[Inputs, IsCancelled], Outputs]
     collector: Collector
@@ -45,23 +48,25 @@ class _Member:
     pass_s: Callable[[], float | None] | None  # of this thread's last pass, where the device says so itself
     reads: Reads
     rows: range  # of the batch, that it is asked of; the collector has the first of them at 0
-    shared: StandsOnBackbone | None = None  # where another member stands on the same backbone
-    kin: Sequence[range] = ()  # then: the rows of all members that do
+    head: StandsOnBackbone | None = None  # where it stands on a backbone
+    kin: Sequence[range] = ()  # then: the rows of all members that stand on the same
 
 
 class _Seen:
-    """What backbones saw in the rows of one piece: each row passes through one of them once."""
+    """What backbones saw in the rows of one piece: each row passes through one of them once, and not again
+    where that was a moment ago (`recent`).
+    """
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, piece: Piece, recent: RecentRows | None) -> None:
+        self._piece = piece
+        self._recent = recent
         self._features: dict[int, Floats] = {}
         self._known: dict[int, NDArray[np.bool_]] = {}
 
     def of(
         self,
-        member: StandsOnBackbone,
-        piece: Piece,
-        resident: Resident,
+        member: _Member,
+        head: StandsOnBackbone,
         good: np.ndarray,
         together: np.ndarray,
         stop: IsCancelled,
@@ -70,15 +75,61 @@ class _Seen:
 
         together: the rows that are passed with them: these, and all that others want to know of.
         """
-        backbone = member.backbone
+        backbone = head.backbone
         key = id(backbone)  # the member keeps it alive
-        known = self._known.setdefault(key, np.zeros(self._rows, np.bool_))
+        count = len(self._piece.rows)
+        known = self._known.setdefault(key, np.zeros(count, np.bool_))
         new = together[~known[together]]
-        if len(new):
-            found = backbone.features(_inputs(piece, resident, new), stop)
-            features = self._features.setdefault(key, np.zeros((self._rows, found.shape[1]), np.float32))
-            features[new], known[new] = found, True
-        return self._features[key][good], len(new)
+        recent = None if self._recent is None else _RecentFeatures(self._recent, self._piece, backbone)
+        found = {} if recent is None else recent.of(new.tolist(), member)
+        left = np.array([row for row in new.tolist() if row not in found], np.intp)
+        if len(left):
+            began_s = time.monotonic()
+            passed = backbone.features(_inputs(self._piece, member.resident, left), stop)
+            if recent is not None:
+                recent.keep(left.tolist(), passed, time.monotonic() - began_s)
+            self._put(key, left, passed)
+        if found:
+            self._put(key, np.array([*found], np.intp), np.stack([*found.values()]))
+        return self._features[key][good], len(left)
+
+    def _put(self, key: int, rows: np.ndarray, features: Floats) -> None:
+        shape = len(self._piece.rows), features.shape[1]
+        self._features.setdefault(key, np.zeros(shape, np.float32))[rows] = features
+        self._known[key][rows] = True
+
+
+class _RecentFeatures:
+    """What one backbone saw of late, as far as it is of rows of one piece."""
+
+    def __init__(self, recent: RecentRows, piece: Piece, backbone: BelowHeads) -> None:
+        self._recent = recent
+        self._piece = piece
+        self._kind = recent.number(backbone.identity)
+
+    def of(self, rows: Sequence[int], member: _Member) -> dict[int, Floats]:
+        """The features of those of these rows that it saw; the time of their passes counts for the member."""
+        found, took_s = {}, 0.0
+        for row in rows:
+            name = self._name(row)
+            made = None if name is None else self._recent.find(name, self._kind)
+            if made is not None:
+                found[row] = made.numbers
+                took_s += made.took_s
+        if found:
+            self._piece.passes_spared([*found], took_s, member.number)
+        return found
+
+    def keep(self, rows: Sequence[int], features: Floats, took_s: float) -> None:
+        """Offers them to who is asked of the same rows next. took_s: the pass of them all."""
+        for row, each in zip(rows, features, strict=True):
+            if (name := self._name(row)) is not None and np.isfinite(each).all():
+                self._recent.keep(name, self._kind, Made(each.copy(), took_s / len(rows)))
+
+    def _name(self, row: int) -> RowName | None:
+        """A picture has one where it is known again; what is no picture is its own."""
+        piece = self._piece
+        return piece.names.get(row) if piece.pixels or piece.tensors else name_of(bytes(piece.rows[row]))
 
 
 class Tally:
@@ -99,15 +150,20 @@ class Tally:
         task: str = "",
         plan: AskPlan | None = None,
         parts: Sequence[BatchPart] = (),
+        recent: RecentRows | None = None,
     ) -> None:
+        self._recent = recent
         if parts:
             ranges = _ranges([part.rows for part in parts])
             self._members = [
-                _member(resident, own, part.outputs, part.task)
-                for resident, own, part in zip(residents, ranges, parts, strict=True)
+                _member(number, resident, own, part.outputs, part.task)
+                for number, (resident, own, part) in enumerate(zip(residents, ranges, parts, strict=True), 1)
             ]
         else:
-            self._members = [_member(resident, range(rows), outputs, task) for resident in residents]
+            self._members = [
+                _member(number, resident, range(rows), outputs, task)
+                for number, resident in enumerate(residents, 1)
+            ]
         self._in_parts = bool(parts)
         _share_passes(self._members)
         self._plan = plan
@@ -128,21 +184,21 @@ class Tally:
             return
         if not len(good):
             return
-        seen = _Seen(len(piece.rows))
+        seen = _Seen(piece, self._recent)
         if self._in_parts:
             self._add_parts(piece, good, seen, is_cancelled)
             return
-        for number, member in enumerate(self._members, 1):
-            with piece.timer.part(number):
+        for member in self._members:
+            with piece.timer.part(member.number):
                 good, _ = self._add_member(member, piece, good, seen, is_cancelled)
 
     def _add_parts(self, piece: Piece, good: np.ndarray, seen: _Seen, is_cancelled: IsCancelled) -> None:
         """Runs of the good rows those of each model through it; of one backbone all of them in one pass."""
-        for number, member in enumerate(self._members, 1):
+        for member in self._members:
             mine = _within(good, piece, [member.rows])
             if len(mine):
-                together = _within(good, piece, member.kin) if member.shared is not None else None
-                with piece.timer.part(number):
+                together = _within(good, piece, member.kin) if member.head is not None else None
+                with piece.timer.part(member.number):
                     self._add_member(member, piece, mine, seen, is_cancelled, together)
 
     def _follow(self, plan: AskPlan, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled) -> None:
@@ -152,7 +208,7 @@ class Tally:
         wanted[good] = plan.first
         answered = np.zeros(count, np.intp)
         logs: dict[int, Floats] = {}  # by place: of all rows of the piece
-        seen = _Seen(count)
+        seen = _Seen(piece, self._recent)
         while len(waiting := wanted[wanted != ENOUGH]):
             place = int(np.bincount(waiting).argmax())
             rows = np.flatnonzero(wanted == place)
@@ -184,14 +240,14 @@ class Tally:
         resident = member.resident
         began_s = time.monotonic()
         passed = len(good)
-        if member.shared is None:
+        if member.head is None:
             inputs = _inputs(piece, resident, good)
             began_s = time.monotonic()
             found = member.run(inputs, is_cancelled)
         else:
             together = good if together is None else together
-            features, passed = seen.of(member.shared, piece, resident, good, together, is_cancelled)
-            found = member.shared.of_features(features, member.reads)
+            features, passed = seen.of(member, member.head, good, together, is_cancelled)
+            found = member.head.of_features(features, member.reads)
         took_s = member.pass_s() if member.pass_s else None
         if took_s is None:
             took_s = time.monotonic() - began_s
@@ -252,7 +308,7 @@ class Tally:
             self.errors.append(error)
 
 
-def _member(resident: Resident, rows: range, outputs: Sequence[str], task: str) -> _Member:
+def _member(number: int, resident: Resident, rows: range, outputs: Sequence[str], task: str) -> _Member:
     asked = task_named(task or resident.manifest.task)
     network, manifest = resident.network, resident.manifest
     width = width_of(network, asked.reads, len(manifest.classes))
@@ -268,20 +324,19 @@ def _member(resident: Resident, rows: range, outputs: Sequence[str], task: str) 
     timed = resident.abilities.times_passes
     pass_s = None if timed is None else timed.pass_s
     run, collector = reading(network, asked.reads), asked.collector(collecting)
-    return _Member(resident, run, collector, is_placed, pass_s, asked.reads, rows)
+    return _Member(number, resident, run, collector, is_placed, pass_s, asked.reads, rows)
 
 
 def _share_passes(members: Sequence[_Member]) -> None:
-    """Notes which of them stand on a backbone that another one stands on too."""
+    """Notes which of them stand on a backbone, and who else stands on that."""
     heads = [
         (member, network)
         for member in members
         if (network := member.resident.abilities.stands_on_backbone) is not None
     ]
     for member, network in heads:
-        kin = [other.rows for other, its in heads if its.backbone is network.backbone]
-        if len(kin) > 1:
-            member.shared, member.kin = network, kin
+        member.head = network
+        member.kin = [other.rows for other, its in heads if its.backbone is network.backbone]
 
 
 def _ranges(sizes: Sequence[int]) -> list[range]:

@@ -21,13 +21,13 @@ from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import decode_picture
-from gpu_worker.pipeline.decoded_pictures import Decoded, DecodedPictures
 from gpu_worker.pipeline.decoding_queue import DecodingQueue
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.encoding import encoded
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.picture_rows import PictureRow, PictureRows, noted_shape
 from gpu_worker.pipeline.piece import Piece
+from gpu_worker.pipeline.recent_rows import Made, RecentRows
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import Row, RowError
@@ -66,7 +66,7 @@ class Intake:
         self._slice = threading.local()  # decoding: of the slice that the thread decodes beside others
         self._buffers = Buffers(pinned=pinned)
         self._jpegs = jpegs
-        self.decoded = DecodedPictures(settings.decoded_bytes) if settings.decoded_bytes > 0 else None
+        self.recent = RecentRows(settings.recent_bytes) if settings.recent_bytes > 0 else None
 
     def decode_here(
         self,
@@ -179,7 +179,7 @@ class Intake:
             frame: self._buffers.take(len(piece.rows), frame.height, frame.width) for frame in frames
         }
         pictures = PictureRows(
-            piece, media if form == "path" else None, self.decoded, max_bytes=self.max_input_bytes
+            piece, media if form == "path" else None, self.recent, max_bytes=self.max_input_bytes
         )
         if piece.parity is not None:
             spec = piece.parity
@@ -212,12 +212,12 @@ class Intake:
             if spent is not None:
                 spent.worked_s += time.thread_time() - worked_s
                 spent.took_s += took_s
-            self.keep(coming, frame, Decoded(pixels, shape, took_s))
+            self.keep(coming, frame, Made(pixels, took_s, shape))
 
-    def keep(self, coming: PictureRow, frame: Frame, decoded: Decoded) -> None:
+    def keep(self, coming: PictureRow, frame: Frame, made: Made) -> None:
         """Offers what was decoded to who is asked of the same picture next."""
-        if self.decoded is not None and coming.picture is not None:
-            self.decoded.keep(coming.picture, self.decoded.number(frame), decoded)
+        if self.recent is not None and coming.name is not None:
+            self.recent.keep(coming.name, self.recent.number(frame), made)
 
     def _read_group(
         self,
@@ -322,7 +322,7 @@ class _OnDevice:
                     self._left[index] = coming
                 else:
                     buffer[index] = pixels
-                    self._intake.keep(coming, frame, Decoded(pixels.copy(), shapes[index], took_s))
+                    self._intake.keep(coming, frame, Made(pixels.copy(), took_s, shapes[index]))
 
     def __call__(self, index: int, row: Row) -> None:
         """Raises `RowFault` for a row at fault."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.decode import upright_size
-from gpu_worker.pipeline.decoded_pictures import DecodedPictures, Picture, picture_in
 from gpu_worker.pipeline.file_stamp import stamp_of
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.piece import Piece
+from gpu_worker.pipeline.recent_rows import RecentRows, RowName, name_of
 from gpu_worker.wire.protocol import Row
 
 __all__ = ["PictureRow", "PictureRows", "noted_shape"]
@@ -22,10 +22,10 @@ __all__ = ["PictureRow", "PictureRows", "noted_shape"]
 
 @dataclass(slots=True)
 class PictureRow:
-    """A row's file before it is decoded. picture: what it is kept by; None: it is not. frames: to decode."""
+    """A row's file before it is decoded. name: what it is kept by; None: it is not. frames: to decode."""
 
     data: bytes
-    picture: Picture | None
+    name: RowName | None
     frames: Collection[Frame]
 
 
@@ -36,17 +36,17 @@ class PictureRows:
         self,
         piece: Piece,
         media: MediaRoots | MediaByRow | None,
-        decoded: DecodedPictures | None,
+        recent: RecentRows | None,
         *,
         max_bytes: int,
     ) -> None:
         self._piece = piece
         self._media = media
         self._max_bytes = max_bytes
-        self._decoded = decoded
+        self._recent = recent
         pixels = piece.pixels
         self._numbers = (
-            [] if decoded is None else [(each, decoded.number(each), pixels[each]) for each in pixels]
+            [] if recent is None else [(each, recent.number(each), pixels[each]) for each in pixels]
         )
         self._folders: dict[str, str] = {}
         self._now_ns = time.time_ns()  # before any file is looked at: what changes later has another stamp
@@ -60,42 +60,43 @@ class PictureRows:
 
     def coming(self, index: int, row: Row) -> PictureRow | None:
         """What is to be decoded; None where its place is filled, as it was before. Raises `RowFault`."""
-        frames: Collection[Frame] = self._piece.pixels
-        decoded = self._decoded
-        if decoded is None:
+        piece = self._piece
+        frames: Collection[Frame] = piece.pixels
+        recent = self._recent
+        if recent is None:
             return PictureRow(self.file(index, row), None, frames)
         if self._media is None:
-            picture = picture_in(bytes(row))
-            frames = self._missing(decoded, index, picture)
-            return PictureRow(picture.data, picture, frames) if frames else None
-        stamp = b""
+            name = piece.names[index] = name_of(bytes(row))
+            frames = self._missing(recent, index, name)
+            return PictureRow(name.data, name, frames) if frames else None
 
         def is_known(found: os.stat_result) -> bool:
-            nonlocal stamp, frames
+            nonlocal frames
             if stamp := stamp_of(found, self._now_ns):
-                frames = self._missing(decoded, index, Picture(stamp))
+                name = piece.names[index] = RowName(stamp)
+                frames = self._missing(recent, index, name)
             return not frames
 
-        mine = self._media.of(self._piece.start + index)
+        mine = self._media.of(piece.start + index)
         data = mine.read_unless(bytes(row), is_known, max_bytes=self._max_bytes, folders=self._folders)
-        return None if data is None else PictureRow(data, Picture(stamp) if stamp else None, frames)
+        return None if data is None else PictureRow(data, piece.names.get(index), frames)
 
-    def _missing(self, decoded: DecodedPictures, index: int, picture: Picture) -> Collection[Frame]:
+    def _missing(self, recent: RecentRows, index: int, name: RowName) -> Collection[Frame]:
         """The frames for which a row is to be decoded; the others are filled."""
         piece = self._piece
         missing: list[Frame] = []
         spared: list[tuple[Frame, float]] = []
         for frame, number, buffer in self._numbers:
-            found = decoded.find(picture, number)
+            found = recent.find(name, number)
             if found is None or (found.shape is None and piece.shapes is not None):
                 missing.append(frame)
                 continue
-            buffer[index] = found.pixels
+            buffer[index] = found.numbers
             if piece.shapes is not None and found.shape is not None:
                 piece.shapes[index] = found.shape
             spared.append((frame, found.took_s))
         if spared:
-            piece.spared(spared, is_whole=not missing)
+            piece.pixels_spared(index, spared, is_whole=not missing)
         return missing
 
 

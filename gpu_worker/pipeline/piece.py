@@ -12,6 +12,7 @@ from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.decode import Pixels
+from gpu_worker.pipeline.recent_rows import RowName
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
 from gpu_worker.wire.protocol import Row, RowError
 
@@ -61,11 +62,12 @@ class Piece:
         "encoded",
         "faults",
         "file_ends",
+        "names",
         "parity",
         "pixels",
         "rows",
         "shapes",
-        "spared_rows",
+        "spared",
         "start",
         "tensors",
         "timer",
@@ -92,7 +94,8 @@ class Piece:
         self.encoded = False  # whether its rows become pictures as they are encoded, and no pixels
         self.file_ends: tuple[int, int] | None = None  # of rows that are any files, how much is read
         self.parity: ParitySpec | None = None  # of rows that are groups, how each becomes one picture
-        self.spared_rows = 0  # that were decoded before, for others
+        self.names: dict[int, RowName] = {}  # of rows that are files or pictures, where they are known again
+        self.spared: set[int] = set()  # rows that were decoded, or passed by a backbone, before
         self._lock = threading.Lock()
         self._slices_left = 0
 
@@ -105,17 +108,24 @@ class Piece:
         with self._lock:
             self.decoding.note(frame, seconds)
 
-    def spared(self, decoded: Sequence[tuple[Frame, float]], *, is_whole: bool) -> None:
-        """A row was decoded before. decoded: what that took, by frame; it counts as if it was done now.
+    def pixels_spared(self, index: int, made: Sequence[tuple[Frame, float]], *, is_whole: bool) -> None:
+        """A row was decoded before. made: what that took, by frame; it counts as if it was done now.
 
         is_whole: for all frames.
         """
-        self.timer.spared(sum(took_s for _, took_s in decoded))
+        self.timer.spared(sum(took_s for _, took_s in made))
         with self._lock:
-            self.spared_rows += is_whole
-            for frame, took_s in decoded:
+            if is_whole:
+                self.spared.add(index)
+            for frame, took_s in made:
                 self.decoding.all_s += took_s
                 self.decoding.note(frame, took_s)
+
+    def passes_spared(self, rows: Sequence[int], took_s: float, part: int) -> None:
+        """A backbone passed these rows before, which took so long; it counts as if it did now."""
+        self.timer.spared(took_s, part)
+        with self._lock:
+            self.spared.update(rows)
 
     def slice_done(self, faults: list[RowError], bug: BaseException | None, took_s: float = 0.0) -> bool:
         """Notes the outcome of one slice, and how long its thread took; True for the last one."""

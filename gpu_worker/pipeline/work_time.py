@@ -87,11 +87,11 @@ class WorkTimer:
         """What a thread does for part `number`, from 1."""
         return Part(self, number)
 
-    def spared(self, seconds: float) -> None:
-        """So long a thread would have worked for all parts at once, beside what is at work now."""
+    def spared(self, seconds: float, part: int = COMMON) -> None:
+        """So long a thread would have worked for a part, or for all at once, beside what is at work now."""
         with self._of._lock:
             beside = max(1, self._threads) * max(1, self._of._batches)
-            self.parts_s[COMMON] = self.parts_s.get(COMMON, 0.0) + seconds / beside
+            self.parts_s[part] = self.parts_s.get(part, 0.0) + seconds / beside
 
     def _divide(self, fair_s: float) -> None:
         """Divides what the batch has had since the last time among its threads."""

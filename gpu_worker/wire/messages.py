@@ -331,7 +331,7 @@ class Answer(Message):
     members_s: list[list[float]] = field(default_factory=list)
     # by row, which members answered it (a bit mask, by place); none: every row was asked of all
     answered: list[int] = field(default_factory=list)
-    spared_rows: int = 0  # whose pictures were decoded before, for others; they count in work_s as if not
+    spared_rows: int = 0  # decoded, or passed by a backbone, before: they count in work_s as if not
 
 
 @dataclass(slots=True)

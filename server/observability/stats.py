@@ -82,7 +82,7 @@ class FunctionStats:
     parity_rows: int = 0  # groups that a parity model was asked of
     rebuilt_rows: int = 0  # answered by what it said of their groups
     riding_rows: int = 0  # that were in a batch of another function
-    spared_rows: int = 0  # whose pictures a worker had decoded before
+    spared_rows: int = 0  # that a worker had decoded, or passed through a backbone, before
     degraded_rows: int = 0  # asked while no model kept all that was wished
     resident_rows: int = 0  # rows whose models were resident when they came, answered or not
     absent_rows: int = 0  # the others

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _HOST_PART: Final = 4  # of the memory a quarter is for models that are on no device
-_DECODED_PART: Final = 16  # at most, of the machine's memory and of what a worker may take
+_RECENT_PART: Final = 16  # at most, of the machine's memory and of what a worker may take
 
 
 def local_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
@@ -34,8 +34,8 @@ def local_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
     threads = settings.threads or max(1, usable_cores() // settings.workers.most)
     host_bytes = settings.host_bytes or memory_bytes() // _HOST_PART // settings.workers.most
     prepared = settings.home / "prepared" if settings.keep_prepared else None
-    decoded_bytes = _decoded_bytes(settings, settings.workers.most)
-    arguments = _worker_arguments(settings, index, str(fd), threads, host_bytes, decoded_bytes, prepared)
+    recent_bytes = _recent_bytes(settings, settings.workers.most)
+    arguments = _worker_arguments(settings, index, str(fd), threads, host_bytes, recent_bytes, prepared)
     devices = device_names(settings.device)  # of each worker, when there are as many as may be
     sharing = devices.count(devices[index % len(devices)])
     return [sys.executable, *arguments, f"--sharing={sharing}"]
@@ -51,8 +51,8 @@ def command_on(settings: Settings, index: int, node: Node) -> Sequence[str]:
     threads = settings.threads or max(1, node.cores // share)
     reads_models, reads_rows = sees_home(settings, node), sees_media(settings, node)
     roots = settings if reads_rows else replace(settings, media_root=())
-    decoded_bytes = _decoded_bytes(settings, share)
-    arguments = _worker_arguments(roots, index, "{fd}", threads, settings.host_bytes, decoded_bytes, here)
+    recent_bytes = _recent_bytes(settings, share)
+    arguments = _worker_arguments(roots, index, "{fd}", threads, settings.host_bytes, recent_bytes, here)
     if reads_models and reads_rows:
         return arguments
     folder = settings.node_folder.replace("{node}", node.name.replace("/", "_"))
@@ -84,11 +84,11 @@ def media_roots(settings: Settings) -> Sequence[str]:
     return [str(Path(root).expanduser().absolute()) for root in settings.media_root]
 
 
-def _decoded_bytes(settings: Settings, share: int) -> int:
+def _recent_bytes(settings: Settings, share: int) -> int:
     """Of each of so many workers on a machine; on a node, by this machine's memory."""
-    most = min(settings.decoded_bytes, memory_bytes() // _DECODED_PART) // share
+    most = min(settings.recent_bytes, memory_bytes() // _RECENT_PART) // share
     limit = settings.worker_memory_bytes
-    return min(most, limit // _DECODED_PART) if limit else most
+    return min(most, limit // _RECENT_PART) if limit else most
 
 
 def _worker_arguments(
@@ -97,7 +97,7 @@ def _worker_arguments(
     fd: str,
     threads: int,
     host_bytes: int,
-    decoded_bytes: int,
+    recent_bytes: int,
     prepared: Path | None,
 ) -> Sequence[str]:
     devices = device_names(settings.device)
@@ -113,7 +113,7 @@ def _worker_arguments(
         f"--resident-bytes={settings.resident_bytes}",
         f"--resident-models={settings.resident_models}",
         f"--host-bytes={host_bytes}",
-        f"--decoded-bytes={decoded_bytes}",
+        f"--recent-bytes={recent_bytes}",
         *([f"--prepared={prepared}"] if prepared is not None else []),
         f"--precision={settings.precision}",
         *([] if settings.cuda_graphs else ["--no-cuda-graphs"]),

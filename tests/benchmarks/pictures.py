@@ -1,10 +1,11 @@
-"""`make bench-pictures`: two functions of the same photos in one query, decoded once or twice.
+"""`make bench-pictures`: two functions of the same photos in one query, whose work is shared or not.
 
     python -m tests.benchmarks.pictures --rounds 3
 
-Two servers, which differ in `--decoded-bytes` alone (its default, and none), are asked by turns by DuckDB:
-one function of photos that nobody asked before, and two functions of others. Photos of three sizes; untrained
-models of 64×64: what is measured is time. Files alike in content are files of their own.
+Two servers, which differ in `--recent-bytes` alone (its default, and none), are asked by turns by DuckDB, of
+photos that nobody asked before: one function; two functions of a model each, which share the decoding; two
+heads on one backbone, which share its pass too. Photos of three sizes; untrained models of 64×64: what is
+measured is time. Files alike in content are files of their own.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ import httpx
 
 import ml_udf.duckdb
 from tests.benchmarks.gpu import photo
+from tests.benchmarks.prefix import heads
 from tests.benchmarks.report import Series, print_series, ratio, say, write_json
 from tests.inference_server import ANEW, InferenceServer, inference_server
 from tests.models import image_model
 
 SIZES = {"128×128": (128, 128, 2_000), "400×300": (400, 300, 1_000), "1600×1200": (1600, 1200, 300)}
-WAYS = {"decoded for each": ["--decoded-bytes=0"], "kept": []}
-FUNCTIONS = ("udf_resnet", "udf_small_cnn")
+WAYS = {"each by itself": ["--recent-bytes=0"], "kept": []}
+MODELS = ("resnet", "small_cnn")
+BACKBONE = "xception"
 QUERIES = {
-    "one function": f"SELECT count({FUNCTIONS[0]}(path)) FROM photos",
-    "two functions": f"SELECT count({FUNCTIONS[0]}(path)), count({FUNCTIONS[1]}(path)) FROM photos",
+    "one function": ("udf_resnet",),
+    "two functions": ("udf_resnet", "udf_small_cnn"),
+    "two heads of one backbone": ("udf_head0", "udf_head1"),
 }
 _MADE = 16  # different photos of a size
 _YOUNG_S = 0.2  # so long a file that was just written is not known again
@@ -64,12 +68,16 @@ def _connection(
     home = folder / f"home {len(list(folder.iterdir()))}"
     flags = [ANEW, "--answer-cache-bytes=0", *flags]
     server = stack.enter_context(inference_server(home, media_roots=[folder / "photos"], flags=flags))
-    for number, function in enumerate(FUNCTIONS):
-        architecture = function.removeprefix("udf_")
-        made = image_model(folder / "models" / way, architecture, architecture, seed=number)
-        server.deploy(made, function)
+    made = folder / "models" / way
+    for number, model in enumerate(MODELS):
+        server.deploy(image_model(made, model, model, seed=number), f"udf_{model}")
+    backbone = image_model(made, "eyes", BACKBONE)
+    server.deploy(backbone)
+    for head in heads(made, backbone, 2):
+        server.deploy(head, f"udf_{head.parent.name}")
     con = stack.enter_context(duckdb.connect())
-    stack.callback(ml_udf.duckdb.register(con, server.url, functions=list(FUNCTIONS)).close)
+    asked = sorted({function for functions in QUERIES.values() for function in functions})
+    stack.callback(ml_udf.duckdb.register(con, server.url, functions=asked).close)
     return server, con
 
 
@@ -96,7 +104,8 @@ def _measured(
     told: dict[str, Any] = {}
     series = {(query, way): Series(way, rows) for query in QUERIES for way in connections}
     for turn in range(rounds + 1):
-        for query, text in QUERIES.items():
+        for query, functions in QUERIES.items():
+            text = f"SELECT {', '.join(f'count({function}(path))' for function in functions)} FROM photos"
             ways = list(connections) if turn % 2 else list(connections)[::-1]
             for way in ways:
                 _, con = connections[way]

@@ -120,6 +120,20 @@ def head(home: Path, task: str, name: str, weights: str, backbone: str = "eyes")
     return folder
 
 
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every pass of a backbone, its rows."""
+    counts: list[int] = []
+    features = SharedBackbone.features
+
+    def counted(self: SharedBackbone, inputs: Any, is_cancelled: Any) -> Any:
+        counts.append(len(inputs))
+        return features(self, inputs, is_cancelled)
+
+    monkeypatch.setattr(SharedBackbone, "features", counted)
+    return counts
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_head_is_served_as_it_was_learnt(home: Path, task: str, tmp_path: Path, engines: Engines):
     weights = learnt(home, task, tmp_path / "head.onnx")
@@ -214,7 +228,7 @@ def test_photos_that_vanished_are_skipped_and_too_many_of_them_are_said(home: Pa
 
 
 def test_heads_share_one_backbone_and_its_pass(
-    home: Path, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, engines: Engines, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     below = eyes_model(home / "models", "shared")
     folders = [
@@ -228,14 +242,6 @@ def test_heads_share_one_backbone_and_its_pass(
         return load_network(manifest, *arguments, **options)
 
     monkeypatch.setattr(backbones, "load_network", counting)
-    passes: list[int] = []
-    features = SharedBackbone.features
-
-    def counted(self: SharedBackbone, inputs: Any, is_cancelled: Any) -> Any:
-        passes.append(len(inputs))
-        return features(self, inputs, is_cancelled)
-
-    monkeypatch.setattr(SharedBackbone, "features", counted)
     engine = engines(media_roots=(str(home),))
     engine.load("a", str(folders[0]))
     alone = engine.used_bytes
@@ -269,6 +275,36 @@ def test_heads_share_one_backbone_and_its_pass(
     engine.unload("b")
     engine.load("a", str(folders[0]))
     assert loads == ["shared", "shared"], "the last head has taken it along"
+
+
+def test_heads_that_are_asked_of_rows_one_after_the_other_pass_them_once(
+    home: Path, tmp_path: Path, engines: Engines, passes: list[int]
+):
+    tasks = ("image-classification", "image-regression")
+    folders = [head(home, task, f"again-{task}", learnt(home, task, tmp_path / task)) for task in tasks]
+    keeping, other = (engines(media_roots=(str(home),), recent_bytes=kept) for kept in (1 << 20, 0))
+    for engine in (keeping, other):
+        for name, folder in zip("ab", folders, strict=True):
+            engine.load(name, str(folder))
+    page = [f"{home}/{number}.png".encode() for number in range(30)]
+    for first in (0, 10):
+        rows = [*page[first : first + 10], b"/nowhere.png"]
+        for name in "ab":
+            passes.clear()
+            found = keeping.infer([name], "path", rows)
+            passed = sum(passes)
+            expected = other.infer([name], "path", rows)
+            assert found.members[0].columns == expected.members[0].columns
+            assert [error.index for error in found.errors] == [10]
+            is_spared = name == "b" and first == 10
+            assert (passed, found.spared_rows) == ((0, 10) if is_spared else (10, 0))
+            assert found.work_s > 0
+            assert found.members_s[0][0] > 0, "as if the backbone had passed them"
+    passes.clear()
+    half = keeping.infer(["b"], "path", [*page[15:20], *page[20:25]])
+    assert sum(passes) == 5
+    whole = other.infer(["b"], "path", [*page[15:20], *page[20:25]])
+    assert half.members[0].columns == whole.members[0].columns
 
 
 def test_a_head_without_its_backbone_says_so(home: Path, tmp_path: Path):
@@ -339,7 +375,7 @@ def test_a_row_without_features_has_no_answer_and_spoils_no_other(home: Path, tm
     assert network.of_features(features, "features") is features
 
 
-def test_texts_have_heads_too(tmp_path: Path):
+def test_texts_have_heads_too_and_pass_once(tmp_path: Path, engines: Engines, passes: list[int]):
     pytest.importorskip("tokenizers")
     words_model(tmp_path / "models", ["good", "bad", "tea"])
     texts = [f"{'good' if at % 2 else 'bad'} tea {at}" for at in range(50)]
@@ -349,6 +385,25 @@ def test_texts_have_heads_too(tmp_path: Path):
     given = {"architecture": "ridge", "epochs": 1, "alpha": 0.1, "backbone": named(tmp_path, "words")}
     learner = learners().begin(given, str(tmp_path / "s.parquet"), Objective.of("text-regression", []), "", 0)
     assert learner.learn(lambda: False).score.value < 0.05
+    learner.write(str(tmp_path / "head.onnx"), best=True)
+    folder = write_manifest(
+        tmp_path / "models",
+        "mood",
+        task="text-regression",
+        runtime="head",
+        architecture="ridge",
+        input=json.loads((tmp_path / "models" / "words" / "1" / "model.json").read_text())["input"],
+        weights="model.onnx",
+        backbone={key: value for key, value in named(tmp_path, "words").items() if key != "directory"},
+    )
+    shutil.copyfile(tmp_path / "head.onnx", folder / "model.onnx")
+    engine = engines(recent_bytes=1 << 20)
+    engine.load("mood", str(folder))
+    passes.clear()
+    rows = [text.encode() for text in texts[:20]]
+    answers = [engine.infer(["mood"], "text", rows) for _ in range(3)]
+    assert [sum(passes)] + [answer.spared_rows for answer in answers] == [40, 0, 0, 20]
+    assert answers[0].members[0].columns == answers[2].members[0].columns
 
 
 def test_a_linear_head_is_that_of_scikit_learn():

@@ -54,14 +54,14 @@ def test_cores_and_memory_are_divided_among_as_many_workers_as_may_be() -> None:
     assert (flag("threads", said), flag("host-bytes", said)) == ("3", "99")
 
 
-def test_pixels_that_are_kept_have_a_sixteenth_of_the_memory_at_most() -> None:
+def test_what_is_kept_of_rows_has_a_sixteenth_of_the_memory_at_most() -> None:
     def each(**options: int) -> int:
-        return int(flag("decoded-bytes", local_command(settings("cpu,cpu", **options), 0, 7)) or -1)
+        return int(flag("recent-bytes", local_command(settings("cpu,cpu", **options), 0, 7)) or -1)
 
-    assert each(decoded_bytes=64 << 20) == 32 << 20
-    assert each(decoded_bytes=0) == 0
-    assert each(decoded_bytes=1 << 50) == memory_bytes() // 16 // 2
-    assert each(decoded_bytes=64 << 20, worker_memory_bytes=160 << 20) == 10 << 20
+    assert each(recent_bytes=64 << 20) == 32 << 20
+    assert each(recent_bytes=0) == 0
+    assert each(recent_bytes=1 << 50) == memory_bytes() // 16 // 2
+    assert each(recent_bytes=64 << 20, worker_memory_bytes=160 << 20) == 10 << 20
 
 
 def test_a_node_fetches_what_it_does_not_see() -> None:

@@ -15,10 +15,10 @@ import pytest
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline import intake as intake_module
 from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
-from gpu_worker.pipeline.decoded_pictures import Decoded, DecodedPictures, Picture, picture_in
 from gpu_worker.pipeline.intake import Intake
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.pipeline.piece import Piece
+from gpu_worker.pipeline.recent_rows import Made, RecentRows, RowName, name_of
 from gpu_worker.pipeline.work_time import COMMON, WorkClock
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
@@ -35,42 +35,42 @@ class Clock:
         return self.now_s
 
 
-def picture(number: int) -> Picture:
-    return picture_in(b"picture %d" % number)
+def row(number: int) -> RowName:
+    return name_of(b"picture %d" % number)
 
 
-def decoded(number: int, nbytes: int = 100) -> Decoded:
-    return Decoded(np.full(nbytes, number % 256, np.uint8), None, 0.001)
+def made(number: int, nbytes: int = 100) -> Made:
+    return Made(np.full(nbytes, number % 256, np.uint8), 0.001)
 
 
-def ask(kept: DecodedPictures, numbers: range, nbytes: int = 100) -> int:
+def ask(kept: RecentRows, numbers: range, nbytes: int = 100) -> int:
     """As a function does of rows: how many were there."""
     there = 0
     for number in numbers:
-        found = kept.find(picture(number), 0)
+        found = kept.find(row(number), 0)
         if found is None:
-            kept.keep(picture(number), 0, decoded(number, nbytes))
+            kept.keep(row(number), 0, made(number, nbytes))
         else:
-            assert (found.pixels == number % 256).all()
+            assert (found.numbers == number % 256).all()
             there += 1
     return there
 
 
 def test_pictures_that_do_not_come_again_are_not_kept() -> None:
-    kept = DecodedPictures(MIB)
+    kept = RecentRows(MIB)
     assert ask(kept, range(5_000)) == 0
     assert kept.nbytes == 0
 
 
 def test_the_second_function_of_a_query_finds_all_pages_but_the_first() -> None:
-    kept = DecodedPictures(MIB)
+    kept = RecentRows(MIB)
     there = [ask(kept, range(page * 500, page * 500 + 500)) for page in range(4) for _ in range(2)]
     assert there[2:] == [0, 500] * 3
 
 
 def test_of_pages_larger_than_what_is_kept_a_part_is_found_and_not_nothing() -> None:
     clock = Clock()
-    kept = DecodedPictures(MIB, clock)
+    kept = RecentRows(MIB, clock)
     there = []
     for page in range(8):
         for _ in range(2):
@@ -82,7 +82,7 @@ def test_of_pages_larger_than_what_is_kept_a_part_is_found_and_not_nothing() -> 
 
 def test_what_nobody_asks_again_gives_way_after_a_while() -> None:
     clock = Clock()
-    kept = DecodedPictures(MIB, clock)
+    kept = RecentRows(MIB, clock)
     ask(kept, range(10))
     ask(kept, range(10))  # from now on pictures are kept
     ask(kept, range(1000, 2000), nbytes=2000)  # and nobody comes back for these
@@ -93,7 +93,7 @@ def test_what_nobody_asks_again_gives_way_after_a_while() -> None:
 
 def test_a_minute_without_a_picture_that_comes_again_frees_the_memory() -> None:
     clock = Clock()
-    kept = DecodedPictures(MIB, clock)
+    kept = RecentRows(MIB, clock)
     assert [ask(kept, range(100)) for _ in range(3)] == [0, 0, 100]
     assert kept.nbytes > 0
     clock.now_s += 61
@@ -102,25 +102,25 @@ def test_a_minute_without_a_picture_that_comes_again_frees_the_memory() -> None:
 
 
 def test_pictures_alike_in_length_and_end_are_told_apart() -> None:
-    kept = DecodedPictures(MIB)
-    ends_alike = [picture_in(start + b"=" * 100) for start in (b"one", b"two")]
+    kept = RecentRows(MIB)
+    ends_alike = [name_of(start + b"=" * 100) for start in (b"one", b"two")]
     for each in ends_alike * 2:
         kept.find(each, 0)
-    kept.keep(ends_alike[0], 0, decoded(1))
+    kept.keep(ends_alike[0], 0, made(1))
     assert kept.find(ends_alike[1], 0) is None
     assert kept.find(ends_alike[0], 1) is None  # another frame
     assert kept.find(ends_alike[0], 0) is not None
 
 
 def test_a_picture_larger_than_all_that_may_be_kept_is_not_kept() -> None:
-    kept = DecodedPictures(1000)
+    kept = RecentRows(1000)
     for _ in range(3):
         assert ask(kept, range(1), nbytes=2000) == 0
     assert kept.nbytes == 0
 
 
 def test_many_threads_at_once_find_what_is_theirs_and_keep_within_the_bytes() -> None:
-    kept = DecodedPictures(100_000)
+    kept = RecentRows(100_000)
     faults: list[BaseException] = []
 
     def work() -> None:
@@ -155,7 +155,7 @@ Asked = Callable[..., Piece]
 def asked(request: pytest.FixtureRequest, media: Path) -> Iterator[Asked]:
     """Pieces of one intake, which keeps pictures."""
     threads = Threads(2, "test")
-    stage = Intake(Settings(media_roots=(str(media),), decoded_bytes=MIB), threads, pinned=False)
+    stage = Intake(Settings(media_roots=(str(media),), recent_bytes=MIB), threads, pinned=False)
 
     def run(
         rows: list[bytes],
@@ -228,7 +228,7 @@ def test_the_third_model_that_is_asked_of_pictures_decodes_none(
     for spared, decoded_so_far in ((0, 6), (0, 12), (6, 12), (6, 12)):
         piece = asked(rows, form, FRAME)
         assert_of(piece, files)
-        assert (piece.spared_rows, len(decodes)) == (spared, decoded_so_far)
+        assert (len(piece.spared), len(decodes)) == (spared, decoded_so_far)
     assert piece.timer.parts_s[COMMON] > 0
 
 
@@ -243,8 +243,8 @@ def test_of_several_sizes_only_those_are_decoded_that_are_not_there(
     assert_of(piece, files)
     assert_of(piece, files, OTHER)
     assert decodes == [OTHER] * 6
-    assert piece.spared_rows == 0
-    assert asked(named(photos), "path", OTHER, FRAME).spared_rows == 6
+    assert len(piece.spared) == 0
+    assert len(asked(named(photos), "path", OTHER, FRAME).spared) == 6
 
 
 def test_a_photo_that_was_changed_is_decoded_anew_also_with_its_time_set_back(
@@ -265,7 +265,7 @@ def test_a_photo_that_was_written_a_moment_ago_is_not_known_again(asked: Asked, 
         photos[0].write_bytes(noise(200 + number))
         piece = asked(named(photos[:1]) * 2, "path", FRAME)
         assert_of(piece, [photos[0].read_bytes()] * 2)
-        assert piece.spared_rows == 0
+        assert len(piece.spared) == 0
 
 
 def test_who_may_not_read_a_photo_is_refused_it_though_it_was_decoded_for_others(
@@ -290,7 +290,7 @@ def test_who_needs_the_shapes_of_pictures_has_them(asked: Asked, photos: list[Pa
         assert [tuple(shape) for shape in piece.shapes] == [
             upright_size(each.read_bytes()) for each in photos
         ]
-        assert piece.spared_rows == spared
+        assert len(piece.spared) == spared
 
 
 def test_a_row_at_fault_is_at_fault_each_time(asked: Asked, photos: list[Path]) -> None:
