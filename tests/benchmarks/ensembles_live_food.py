@@ -35,7 +35,7 @@ from tests.inference_server import ANEW, inference_server
 __all__ = ["EPOCHS", "FUNCTION", "FoodEnsemble", "food_ensemble", "fresh_photos", "introduction"]
 
 FUNCTION = "udf_food_name"
-EPOCHS = 4  # of each member's training; with twice as many they are surer, and two of the three are chosen
+EPOCHS = 4  # of each member's training
 MODELS = ("xception", "resnet", "inception")
 _FORMAT = 2  # of what is kept; to be counted up with whatever changes what is trained
 _ALBUM = Album(images=2000, rows=1)
@@ -97,13 +97,13 @@ class FoodEnsemble:
             yield shutil.copytree(self.folder / "home", Path(copy) / "home")
 
 
-def food_ensemble(epochs: int = EPOCHS) -> FoodEnsemble:
+def food_ensemble(epochs: int = EPOCHS, models: Sequence[str] = MODELS) -> FoodEnsemble:
     """Drawn and trained when it is first asked for. Raises RuntimeError where that does not come about.
 
-    epochs: how often each member sees the lessons.
+    epochs: how often each member sees the lessons. models: the architectures of which members are chosen.
     """
     kept = (RESULTS / "ensembles-live").resolve()
-    album, folder = kept / "album", kept / f"food-{epochs}-{_FORMAT}"
+    album, folder = kept / "album", kept / f"food-{'-'.join(models)}-{epochs}-{_FORMAT}"
     if not (folder / "done.json").exists():
         began_s = time.perf_counter()
         album.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def food_ensemble(epochs: int = EPOCHS) -> FoodEnsemble:
             say(f"{_ALBUM.images:,} photos drawn in {time.perf_counter() - began_s:.0f} s")
         began_s = time.perf_counter()
         with tempfile.TemporaryDirectory(dir=kept) as coming:
-            _train(Path(coming), album, epochs)
+            _train(Path(coming), album, epochs, models)
             shutil.rmtree(folder, ignore_errors=True)
             Path(coming).rename(folder)
             Path(coming).mkdir()  # for the context manager to remove
@@ -166,7 +166,7 @@ def _read(folder: Path, album: Path) -> FoodEnsemble:
     )
 
 
-def _train(folder: Path, album: Path, epochs: int) -> None:
+def _train(folder: Path, album: Path, epochs: int, models: Sequence[str]) -> None:
     """Train and deploy in `folder`/home, and keep what the members answer to the held-out photos."""
     flags = ["--workers=2", "--threads=1"]
     with inference_server(folder / "home", media_roots=[album / "images"], flags=[ANEW, *flags]) as server:
@@ -177,7 +177,7 @@ def _train(folder: Path, album: Path, epochs: int) -> None:
                 " ''lesson''', target => 'food_name', key => 'image_path', validation => 0.3, test => 0.05)"
             ).fetchall()
         with contextlib.closing(Client(server.url)) as client:
-            deployed = _trained(client, epochs)
+            deployed = _trained(client, epochs, models)
             members = ", ".join(deployed["models"])
             say(
                 f"{members}; {deployed['combine'] or 'no rule'}: test accuracy"
@@ -190,14 +190,14 @@ def _train(folder: Path, album: Path, epochs: int) -> None:
     shutil.rmtree(folder / "home" / "latencies", ignore_errors=True)
 
 
-def _trained(client: Client, epochs: int) -> dict[str, Any]:
+def _trained(client: Client, epochs: int, models: Sequence[str]) -> dict[str, Any]:
     """What was said when the job's function was deployed. Raises RuntimeError if the job fails."""
     calls = TrainingCalls(client)
     job = calls.train(
         {
             "dataset": "food",
-            "models": list(MODELS),
-            "budget": f"{epochs * len(MODELS)} epochs",
+            "models": list(models),
+            "budget": f"{epochs * len(models)} epochs",
             "policy": "study",
             "max_epochs": epochs,
             "max_trials": 1,
