@@ -31,6 +31,7 @@ _YEAR_S = 365.2425 * _DAY_S
 _MOST = 1e30
 _MOST_OUTPUTS = 4_096
 _MOST_TEXTS = 1 << 20
+_STORED = np.float16  # of words, which are many
 
 Floats = NDArray[np.float32]
 
@@ -168,12 +169,20 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A linear model of a text. idf: float32 [buckets]; weights: float32 [buckets, k]; bias: float32 [k]."""
+    """A linear model of a text. idf: float32 [buckets]; weights: float32 [buckets, k]; bias: float32 [k].
+
+    The first two are rounded to what is stored of them: trees split between numbers that are close together,
+    so a model must be taught by the very numbers that it is served with.
+    """
 
     ngrams: NGrams
     idf: Floats
     weights: Floats
     bias: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("idf", "weights"):
+            object.__setattr__(self, name, getattr(self, name).astype(_STORED).astype(np.float32))
 
     @property
     def width(self) -> int:
@@ -197,8 +206,8 @@ class Words:
             "words": self.ngrams.words,
             "characters": list(self.ngrams.characters),
             "buckets": self.ngrams.buckets,
-            "idf": _packed(self.idf, np.float16),
-            "weights": _packed(self.weights, np.float16),
+            "idf": _packed(self.idf, _STORED),
+            "weights": _packed(self.weights, _STORED),
             "bias": _packed(self.bias, np.float32),
         }
 
@@ -221,8 +230,8 @@ def _words(form: Mapping[str, Any]) -> Words:
     ngrams = NGrams(
         int(form["words"]), (int(form["characters"][0]), int(form["characters"][1])), form["buckets"]
     )
-    idf = _unpacked(form["idf"], np.float16, ngrams.buckets)[:, 0]
-    weights = _unpacked(form["weights"], np.float16, ngrams.buckets)
+    idf = _unpacked(form["idf"], _STORED, ngrams.buckets)[:, 0]
+    weights = _unpacked(form["weights"], _STORED, ngrams.buckets)
     return Words(ngrams, idf, weights, _unpacked(form["bias"], np.float32, weights.shape[1])[:, 0])
 
 

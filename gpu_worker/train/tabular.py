@@ -120,7 +120,7 @@ def read_table(
                     _append(arrays, split, numbers, targets.labels([given[row] for row in rows]))
 
     seen_by = json.dumps(asdict(choices)) if table is None else table.as_json()
-    key = json.dumps(["table", seen_by, list(classes), list(splits)])
+    key = json.dumps(["table as served", seen_by, list(classes), list(splits)])
     mapped, facts = ArrayStore(path).open(key, write)
     parts = {split: LabelledRows(mapped[f"{split}.numbers"], mapped[f"{split}.labels"]) for split in splits}
     return TableSnapshot(Table.from_json(facts["table"]), parts, len(classes))

@@ -21,7 +21,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
 from gpu_worker.model_files.manifest import InputSpec, Manifest
-from gpu_worker.networks.encoders import Scaled
+from gpu_worker.networks.encoders import Scaled, Words
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
 from gpu_worker.networks.table import Table
 from gpu_worker.tasks.metrics import METRICS
@@ -129,6 +129,27 @@ def test_what_is_fitted_is_fitted_on_the_training_rows_alone(snapshot):
         "validation": 40,
         "test": 40,
     }
+
+
+def test_free_text_is_taught_by_the_numbers_that_it_is_served_with(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    words = ["spicy", "noodle", "soup", "rice", "egg", "laksa", "curry", "good", "bad", "cold"]
+    texts = [" ".join(draw.choice(words, 8)) for _ in range(200)]
+    table = pa.table(
+        {
+            "input": [json.dumps([text]) for text in texts],
+            "target": [float(text.count("good") - text.count("bad")) for text in texts],
+            "split": [("train", "train", "train", "validation", "test")[at % 5] for at in range(200)],
+        }
+    )
+    kinds = json.dumps([{"name": "comment", "kind": "text"}])
+    path = str(tmp_path / "texts.parquet")
+    pq.write_table(table.replace_schema_metadata({COLUMNS_KEY: kinds}), path)
+    seen = read_table(path, ())
+    assert isinstance(seen.table.columns[0].encoders[0], Words)
+    rows = [row["input"].encode() for row in table.to_pylist() if row["split"] == "validation"]
+    served_numbers, _ = seen.table.numbers(rows)
+    assert np.array_equal(served_numbers, seen.rows("validation").numbers)
 
 
 def test_a_checkpoint_brings_its_own_columns_to_a_snapshot_with_others(snapshot, tmp_path: Path):
