@@ -1,4 +1,4 @@
-"""The examples of several splits as one. Knows no files and no sampling."""
+"""The examples of several splits as one, and some of them. Knows no files and no sampling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 from gpu_worker.train.loop import Examples
 from gpu_worker.train.spec import TrainSpec
 
-__all__ = ["JoinedExamples"]
+__all__ = ["JoinedExamples", "taught_of"]
 
 
 class JoinedExamples:
@@ -53,6 +53,41 @@ class JoinedExamples:
         """See `loop.Examples.content`."""
         for part in self._parts:
             yield from part.content()
+
+
+class _SomeExamples:
+    """See `loop.Examples`: the chosen rows of others, by their numbers."""
+
+    def __init__(self, examples: Examples, chosen: Tensor) -> None:
+        self._examples = examples
+        self._chosen = chosen
+        self.labels = examples.labels[chosen]
+        self.classes = examples.classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def varied(
+        self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
+    ) -> Tensor:
+        """See `loop.Examples.varied`."""
+        return self._examples.varied(self._chosen[rows], spec, generator, device)
+
+    def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
+        """See `loop.Examples.plain`."""
+        rows = self._chosen[start:end].tolist()
+        return _stacked([self._examples.plain(row, row + 1, spec, device) for row in rows])
+
+    def content(self) -> Iterator[bytes]:
+        """See `loop.Examples.content`; of all, and which are chosen."""
+        yield from self._examples.content()
+        yield self._chosen.numpy().tobytes()
+
+
+def taught_of(examples: Examples) -> Examples:
+    """Those that can be taught: without validation rows of a class that no training row shows."""
+    known = (examples.labels >= 0).nonzero()[:, 0]
+    return examples if len(known) == len(examples) else _SomeExamples(examples, known)
 
 
 def _stacked(inputs: Sequence[Tensor]) -> Tensor:

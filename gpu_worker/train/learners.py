@@ -16,6 +16,7 @@ from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.networks.build import build_module
 from gpu_worker.train.augment import Augment
+from gpu_worker.train.joined_examples import taught_of
 from gpu_worker.train.learner import Evaluation, Learner, Objective, Spec
 from gpu_worker.train.network_learner import NetworkLearner
 from gpu_worker.train.network_learner import evaluated as network_evaluated
@@ -109,7 +110,7 @@ class Learners:
         return NetworkLearner(
             spec,
             objective,
-            rows.examples(*objective.taught),
+            taught_of(rows.examples(*objective.taught)),
             rows.examples("validation"),
             skipped=len(rows.skipped),
             start=start,

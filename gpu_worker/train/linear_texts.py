@@ -29,7 +29,7 @@ from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, Spec, row_time
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.regressions import regression_for, told_by
-from gpu_worker.train.snapshot import SPLITS
+from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 from gpu_worker.train.table_fit import matrix_of
 from gpu_worker.train.targets import learnt_targets
 from gpu_worker.zoo.ngrams import NGrams, Ragged, idf_of, joined, tfidf
@@ -152,6 +152,10 @@ class LinearTextLearner:
         # Of all buckets those that the training rows know: their weights alone are learnt.
         self._known = np.unique(train.places)
         self._train = self._matrix(train)
+        if objective.task.picks_one and (self._labels == NO_CLASS).any():
+            # Validation rows of a class that no training row shows cannot be taught.
+            known = self._labels != NO_CLASS
+            self._train, self._labels = self._train[known], self._labels[known]
         validation, self._targets = texts.rows("validation")
         self._validation = self._matrix(validation)
         self._regression = regression_for(

@@ -24,7 +24,7 @@ from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 from gpu_worker.train.table_fit import ALL_COLUMNS, ColumnChoices, FittedTable, fit_table
 
-__all__ = ["LabelledRows", "TableSnapshot", "read_table", "rows_of"]
+__all__ = ["LabelledRows", "TableSnapshot", "read_table", "rows_of", "taught_of"]
 
 _BATCH_ROWS = 20_000
 
@@ -77,6 +77,14 @@ def rows_of(parts: Mapping[str, LabelledRows], *splits: str) -> LabelledRows:
     return LabelledRows(
         np.concatenate([part.numbers for part in found]), np.concatenate([part.labels for part in found])
     )
+
+
+def taught_of(rows: LabelledRows) -> LabelledRows:
+    """Those that can be taught: without validation rows of a class that no training row shows."""
+    if not np.issubdtype(rows.labels.dtype, np.integer) or (rows.labels != NO_CLASS).all():
+        return rows
+    known = rows.labels != NO_CLASS
+    return LabelledRows(rows.numbers[known], rows.labels[known])
 
 
 def read_table(

@@ -41,7 +41,7 @@ from gpu_worker.train.estimators import (
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
 from gpu_worker.train.linear_heads import LinearHead, linear_onnx
 from gpu_worker.train.loop import TrainingStopped
-from gpu_worker.train.tabular import LabelledRows
+from gpu_worker.train.tabular import LabelledRows, taught_of
 
 __all__ = ["TabularLearner", "TabularSpec", "evaluated", "table_of"]
 
@@ -106,7 +106,7 @@ class TabularLearner:
         self._estimator, self._fit = making(
             spec.architecture, spec.seed, knobs, tells_numbers=not objective.classes
         )
-        train = snapshot.rows(*objective.taught)
+        train = taught_of(snapshot.rows(*objective.taught))
         self._taught = Taught(train.numbers, train.labels, objective.row_weights(train.labels))
         self._best: Estimator = None
         self._best_known = (-math.inf, -math.inf)  # merit, and of equal ones the negative loss

@@ -7,7 +7,7 @@ import torch
 
 from gpu_worker.train.augment import Augment
 from gpu_worker.train.images import ImageExamples
-from gpu_worker.train.joined_examples import JoinedExamples
+from gpu_worker.train.joined_examples import JoinedExamples, taught_of
 from gpu_worker.train.spec import TrainSpec
 from gpu_worker.train.texts import TextExamples
 
@@ -51,3 +51,16 @@ def test_pictures_are_joined_as_they_are():
     ours, theirs = (each.varied(rows, STILL, torch.Generator(), CPU) for each in (both, whole))
     assert torch.equal(ours, theirs)
     assert torch.equal(both.plain(0, 4, STILL, CPU), whole.plain(0, 4, STILL, CPU))
+
+
+def test_rows_of_a_class_that_nobody_shows_are_not_taught():
+    both = JoinedExamples([texts(1, 2, 3), texts(5, 4)])
+    assert taught_of(both) is both
+    both.labels = torch.tensor([0, -1, 2, -1, 1])
+    taught = taught_of(both)
+    assert taught.labels.tolist() == [0, 2, 1]
+    spec = TrainSpec("fasttext", forget=0.0)
+    found = taught.varied(torch.tensor([2, 0, 1]), spec, torch.Generator(), CPU)
+    assert found.max(dim=1).values.tolist() == [4, 1, 3]
+    assert taught.plain(1, 128, spec, CPU).max(dim=1).values.tolist() == [3, 4]
+    assert list(taught.content()) != list(both.content())

@@ -136,6 +136,27 @@ def test_a_refit_knows_the_words_of_validation_rows(tmp_path: Path):
     assert sure[True] > 0.8
 
 
+def test_a_refit_is_not_taught_a_class_that_no_training_row_shows(tmp_path: Path):
+    rows = [
+        {"input": f"it was {word} {number}", "target": target, "split": split}
+        for split in ("train", "validation")
+        for word, target in (("awful", "bad"), ("lovely", "good"))
+        for number in range(20)
+    ]
+    later = [{"input": f"it was lovely {n}", "target": "later", "split": "validation"} for n in range(60)]
+    tests = [{"input": "it was lovely", "target": "good", "split": "test"}] * 2
+    objective = Objective(TEXT_CLASSIFICATION, CLASSES[2], METRICS["accuracy"], refits=True)
+    sure = []
+    for number, told in enumerate((rows + tests, rows + tests + later)):
+        path = str(tmp_path / f"{number}.parquet")
+        pq.write_table(pa.Table.from_pylist(told), path)
+        checkpoint = learnt((path, objective), tmp_path / f"{number}.safetensors")
+        found = learners().evaluate(spec(), path, objective, checkpoint, "test")
+        assert found is not None
+        sure.append(float(found.predictions[0, 1]))
+    assert sure[1] == pytest.approx(sure[0], abs=0.05)
+
+
 @pytest.mark.parametrize("task", ["text-multilabel", "text-regression"])
 def test_labels_and_numbers_are_learnt_of_words_and_served_so(task, tmp_path: Path):
     words = ["awful", "lovely", "blue"]

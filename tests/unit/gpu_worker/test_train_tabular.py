@@ -356,6 +356,27 @@ def test_class_weights_of_a_job_and_of_a_knob_are_not_counted_twice(snapshot, tm
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("class_weight", ["none", "balanced"])
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
+def test_a_refit_is_not_taught_a_class_that_no_training_row_shows(architecture, class_weight, tmp_path: Path):
+    ages = [age for _ in range(10) for age in range(20, 60)]
+    splits = [("train", "train", "train", "validation", "test")[at // 4 % 5] for at in range(400)]
+    later = [splits[at] == "validation" and at % 7 == 0 for at in range(400)]
+    targets = ["later" if later[at] else CLASSES[int(ages[at] < 40)] for at in range(400)]
+    table = pa.table({"input": [json.dumps([age]) for age in ages], "target": targets, "split": splits})
+    path = str(tmp_path / "snapshot.parquet")
+    columns = json.dumps([{"name": "age", "kind": "number"}])
+    pq.write_table(table.replace_schema_metadata({COLUMNS_KEY: columns}), path)
+    objective = Objective.of("tabular-classification", CLASSES, class_weight=class_weight, refits=True)
+    learner = learners().begin(spec(architecture), path, objective, "", 0)
+    score = learner.learn(lambda: False).score
+    assert score.value > 0.8, "all but the rows of that class"
+    learner.write(str(tmp_path / "model.onnx"), best=False)
+    found = learners().evaluate(spec(architecture), path, objective, str(tmp_path / "model.onnx"), "test")
+    assert found is not None
+    assert found.predictions.shape == (80, 2)
+
+
 def test_a_refit_knows_what_the_validation_rows_alone_show(tmp_path: Path):
     """The target of ages above 50 is to be seen in them alone."""
     ages = [*range(20, 50), *range(50, 80), *range(20, 80)]
