@@ -21,11 +21,14 @@ __all__ = ["Combination", "choose_combination"]
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """held_out: of each rule, the share of rows answered rightly that it was not fitted on."""
+    """held_out: of each rule, the share of rows answered rightly that it was not fitted on. known: the share
+    of rows that are of a class; no answer to the others is right, and nothing is fitted to them.
+    """
 
     rule: Combine
     fit: Fit
     held_out: Mapping[str, float]
+    known: float = 1.0
 
     @property
     def accuracy(self) -> float:
@@ -40,7 +43,7 @@ class Combination:
     def subset_accuracies(self) -> dict[tuple[str, ...], float]:
         """Of each subset that was fitted, by its members' names in order, on rows it was not fitted on."""
         return {
-            tuple(sorted(self.fit.members[place] for place in each.members)): each.accuracy
+            tuple(sorted(self.fit.members[place] for place in each.members)): each.accuracy * self.known
             for each in self.fit.subsets
         }
 
@@ -50,14 +53,17 @@ def choose_combination(
 ) -> Combination:
     """The rule for these members, on validation rows; and what was fitted of them.
 
-    scores: of each member float32 [n, classes]. groups: [n], rows of equal numbers are one observation.
+    scores: of each member float32 [n, classes]. labels: −1 = a class that no member knows. groups: [n], rows
+    of equal numbers are one observation.
 
     `log_pool` where it is at least as good as the vote, for what its confidence means; else `mean`, or the
     vote where that is better.
 
-    Raises ValueError for no rows.
+    Raises ValueError for no rows of a class.
     """
-    rows = rows_to_fit(len(labels), next(iter(scores.values())).shape[1])
+    of_class = np.flatnonzero(labels >= 0)
+    known = len(of_class) / max(1, len(labels))
+    rows = of_class[rows_to_fit(len(of_class), next(iter(scores.values())).shape[1])]
     told = {name: each[rows] for name, each in scores.items()}
     truth = labels[rows]
     names = tuple(told)
@@ -71,11 +77,11 @@ def choose_combination(
     together = fit.of(tuple(range(len(names))))
     assert together is not None, "all members together are always fitted"
     held_out = {
-        "log_pool": together.accuracy,
-        "mean": accuracy_of(names, told, truth, "mean"),
-        "majority_vote": accuracy_of(names, told, truth, "majority_vote"),
+        "log_pool": together.accuracy * known,
+        "mean": accuracy_of(names, told, truth, "mean") * known,
+        "majority_vote": accuracy_of(names, told, truth, "majority_vote") * known,
     }
     vote = held_out["majority_vote"]
     if held_out["log_pool"] >= vote:
-        return Combination("log_pool", fit, held_out)
-    return Combination("mean" if held_out["mean"] >= vote else "majority_vote", fit, held_out)
+        return Combination("log_pool", fit, held_out, known)
+    return Combination("mean" if held_out["mean"] >= vote else "majority_vote", fit, held_out, known)

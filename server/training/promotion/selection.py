@@ -196,18 +196,23 @@ def _judge(
     groups: NDArray[np.integer[Any]] | None,
 ) -> Callable[[Sequence[Sequence[str]]], Sequence[float]]:
     """The accuracies of several subsets at once, by the rule."""
-    if combine != "log_pool":
+    of_class = np.flatnonzero(labels >= 0)  # the others are of a class that no member knows
+    if combine != "log_pool" or not len(of_class):
         return lambda subsets: [accuracy_of(names, scores, labels, combine) for names in subsets]
-    rows = rows_to_fit(len(labels), next(iter(scores.values())).shape[1])
+    known = len(of_class) / len(labels)
+    rows = of_class[rows_to_fit(len(of_class), next(iter(scores.values())).shape[1])]
     places = {name: place for place, name in enumerate(scores)}
     held_out = HeldOutRows(
         np.stack([each[rows] for each in scores.values()]),
         labels[rows],
         None if groups is None else groups[rows],
     )
-    return lambda subsets: held_out.accuracies(
-        [tuple(sorted(places[name] for name in names)) for names in subsets]
-    )
+
+    def accuracies(subsets: Sequence[Sequence[str]]) -> Sequence[float]:
+        asked = [tuple(sorted(places[name] for name in names)) for names in subsets]
+        return [accuracy * known for accuracy in held_out.accuracies(asked)]
+
+    return accuracies
 
 
 def subset_scores(

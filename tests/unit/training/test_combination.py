@@ -62,6 +62,17 @@ def test_the_fitted_rule_is_taken_where_it_is_as_good_as_the_vote() -> None:
     assert found.subset_accuracies() == {("m0",): 1.0, ("m1",): 1.0, ("m0", "m1"): 1.0}
 
 
+def test_rows_of_a_class_that_no_member_knows_count_as_wrong_and_teach_no_rule() -> None:
+    labels = np.where(np.arange(40) % 4 == 0, -1, LABELS)
+    found = choose_combination(said(0.9, 0.8), labels, np.arange(40))
+    assert found.rule == "log_pool"
+    assert found.held_out == {"log_pool": 0.75, "mean": 0.75, "majority_vote": 0.75}
+    assert found.subset_accuracies() == {("m0",): 0.75, ("m1",): 0.75, ("m0", "m1"): 0.75}
+    kept = labels >= 0
+    alone = {name: each[kept] for name, each in said(0.9, 0.8).items()}
+    assert found.fit == choose_combination(alone, labels[kept], np.arange(40)[kept]).fit
+
+
 def test_of_many_rows_those_that_are_fitted_on_keep_their_labels_and_groups(seen: dict[str, Any]) -> None:
     rows = 5000
     rng = np.random.default_rng(0)

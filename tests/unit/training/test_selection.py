@@ -76,6 +76,18 @@ def test_by_the_pool_subsets_are_judged_on_rows_that_they_were_not_fitted_on():
     )
 
 
+def test_rows_of_a_class_that_no_model_knows_are_wrong_and_are_no_reason_to_trust_one():
+    scores, labels = models(count=3, classes=2, rows=600)
+    known = np.arange(600) < 400
+    sure = np.array([[0.01, 0.99]], np.float32)  # of the last class
+    for name, rows in scores.items():
+        rows[~known] = sure if name == "m0" else 1 - sure
+    found = select_ensemble(scores, np.where(known, labels, -1), combine="log_pool")
+    alone = select_ensemble({n: rows[known] for n, rows in scores.items()}, labels[known], combine="log_pool")
+    assert found.members == alone.members
+    assert found.accuracy == pytest.approx(alone.accuracy * 2 / 3)
+
+
 def test_many_models_are_chosen_from_by_the_pool_in_seconds():
     scores, labels = models(12, rows=2500, classes=10)
     began_s = time.process_time()
