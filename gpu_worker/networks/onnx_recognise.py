@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ _THROUGH = frozenset(
 _ENDS = {"Softmax": "none", "Sigmoid": "none", "LogSoftmax": "softmax", "HardSigmoid": "none"}
 _MOST_SAME = 1e-3  # of a row alone and among others
 _TRIED_ROWS = 3
+_TRIED_TABLE_ROWS = 64
 _TRIED_FILE_BYTES = 1 << 17  # longer than both ends of any
 _MOST_NOISE = 1 << 28  # numbers of the pictures that it is tried with
 _MOST_NAMES = 1 << 16  # of columns or classes that nobody has named
@@ -406,6 +407,8 @@ def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
         classes = classes or _labels(found, session, scores)
         if scores:
             outputs.setdefault("scores", scores)
+            if not outputs.get("activation"):
+                _check_probabilities(found, session, scores)
         outputs.setdefault("activation", "none")
     elif reads == "values":
         named = [str(output.name) for output in session.get_outputs()]
@@ -453,8 +456,36 @@ def _columns(found: _Found, inputs: Sequence[Any], kinds: Sequence[str]) -> list
 
 
 def _labels(found: _Found, session: Any, scores: str) -> list[str]:  # noqa: ANN401  # a session
-    """The labels that a classifier of scikit-learn's converter holds itself, else numbers."""
-    for node in found.model.graph.node:
+    """The labels that a classifier of scikit-learn's converter holds itself, else numbers.
+
+    A classifier made of others holds those of its parts too, which may have names of their own: so what comes
+    out is followed to where it is named, the labels before the probabilities.
+    """
+    shape = next((output.shape for output in session.get_outputs() if output.name == scores), None)
+    width = shape[1] if shape and len(shape) == 2 and isinstance(shape[1], int) else None
+    others = [str(output.name) for output in session.get_outputs() if output.name != scores]
+    zipped = [scores] if _end_of(found.model, scores, _THROUGH - {"ZipMap"}) == "ZipMap" else []
+    for name in (*zipped, *others, scores):
+        labels = _labels_behind(found.model, name)
+        if labels and (width in (None, len(labels)) or (width == 1 and len(labels) == 2)):
+            return labels
+    if not width or width > _MOST_NAMES:
+        raise ModelUnusable(
+            f"{found.path} does not say which classes there are; name them with --classes FILE"
+        )
+    count = 2 if width == 1 else width
+    found.guesses.append(f"classes: 0 to {count - 1}; --classes FILE names them")
+    return [str(number) for number in range(count)]
+
+
+def _labels_behind(model: Any, name: str) -> list[str]:  # noqa: ANN401  # a ModelProto
+    """What the operator that gives an output, or passes it on, calls its classes; [] where it does not."""
+    from onnx import numpy_helper
+
+    made_by = {output: node for node in model.graph.node for output in node.output}
+    constants = {each.name: each for each in model.graph.initializer}
+    while name in made_by:
+        node = made_by[name]
         for attribute in node.attribute:
             if attribute.name in ("classlabels_strings", "classlabels_int64s", "classlabels_ints"):
                 labels = [each.decode() for each in attribute.strings] or [
@@ -462,13 +493,33 @@ def _labels(found: _Found, session: Any, scores: str) -> list[str]:  # noqa: ANN
                 ]
                 if labels:
                     return labels
-    shape = next((output.shape for output in session.get_outputs() if output.name == scores), None)
-    if not shape or len(shape) != 2 or not isinstance(shape[1], int) or shape[1] > _MOST_NAMES:
+        if node.op_type == "ArrayFeatureExtractor" and node.input[0] in constants:
+            named = numpy_helper.to_array(constants[node.input[0]]).ravel().tolist()
+            return [each.decode() if isinstance(each, bytes) else str(each) for each in named]
+        if node.op_type not in (*_THROUGH, "Normalizer"):
+            return []
+        name = node.input[0]
+    return []
+
+
+def _check_probabilities(found: _Found, session: Any, scores: str) -> None:  # noqa: ANN401  # a session
+    """Raises `ModelUnusable` for scores of another kind: those of a decision function have the same name, and
+    are 0 where two classes are equally near.
+    """
+    try:
+        feed = {str(given.name): _noise_column(given) for given in session.get_inputs()}
+        told = _answered(found, feed, "shown rows of noise")[scores]
+    except ModelUnusable:  # a graph that does not know what it is shown has told nothing
+        return
+    numbers = [list(row.values()) for row in told] if isinstance(told, list) else told
+    said = np.asarray(numbers, np.float64)
+    beyond = said[(said < -_MOST_SAME) | (said > 1 + _MOST_SAME)]
+    if len(beyond):
         raise ModelUnusable(
-            f"{found.path} does not say which classes there are; name them with --classes FILE"
+            f"{found.path}: {scores} says {beyond[0]:.3g} of a row, which is no probability; train a "
+            "classifier that gives probabilities (of scikit-learn one with predict_proba), or say what makes "
+            "them of it: --output activation=softmax, or sigmoid"
         )
-    found.guesses.append(f"classes: 0 to {shape[1] - 1}; --classes FILE names them")
-    return [str(number) for number in range(shape[1])]
 
 
 # ── graphs ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -502,6 +553,25 @@ def _noise(kind: str, shape: Sequence[int]) -> Any:  # noqa: ANN401  # an array
     return random.uniform(0, 1, shape).astype(types.get(kind, np.float32))
 
 
+def _noise_column(given: Any) -> Any:  # noqa: ANN401  # an input of a session → an array
+    """Values of rows of a table, of either sign where they are numbers, and "" where they are texts."""
+    rows, *sides = (side if isinstance(side, int) and side > 0 else None for side in given.shape)
+    shape = (rows or _TRIED_TABLE_ROWS, *(side or 1 for side in sides))
+    if math.prod(shape) > _MOST_NOISE:
+        raise ModelUnusable(f"the graph takes {list(shape)} values at once, and {_MOST_NOISE} can be shown")
+    if given.type == "tensor(string)":
+        return np.full(shape, "", object)
+    numbers = np.random.default_rng(7).normal(0, 10, shape)
+    if given.type == "tensor(bool)":
+        return numbers > 0
+    types: dict[str, Any] = {
+        "tensor(int64)": np.int64,
+        "tensor(int32)": np.int32,
+        "tensor(double)": np.float64,
+    }
+    return numbers.astype(types.get(given.type, np.float32))
+
+
 def _answered(found: _Found, feed: Mapping[str, Any], shown: str) -> dict[str, Any]:
     """Name → what each output is. Raises `ModelUnusable` where the graph fails, or never ends."""
     from gpu_worker.networks.onnx_network import first_passes
@@ -518,12 +588,12 @@ def _numbers(shape: Sequence[int]) -> int:
     return (wide[0] if wide else 1) if len(wide) <= 1 and len(shape) > 1 else 0
 
 
-def _end_of(model: Any, name: str) -> str:  # noqa: ANN401  # a ModelProto
+def _end_of(model: Any, name: str, through: Collection[str] = _THROUGH) -> str:  # noqa: ANN401  # a ModelProto
     """The operator that gives an output, but for those that only pass it on; "" for an input."""
     made_by = {output: node for node in model.graph.node for output in node.output}
     while name in made_by:
         node = made_by[name]
-        if node.op_type not in _THROUGH:
+        if node.op_type not in through:
             return str(node.op_type)
         name = node.input[0]
     return ""

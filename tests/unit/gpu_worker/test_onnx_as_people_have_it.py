@@ -314,6 +314,53 @@ def test_a_classifier_of_scikit_learn_answers_as_it_does_there(
     np.testing.assert_allclose(network.scores(sent, never), estimator.predict_proba(rows), atol=1e-5)
 
 
+@pytest.mark.parametrize("zipmap", [True, False], ids=["ZipMap", "a tensor"])
+@pytest.mark.parametrize("kind", ["stacked", "one against the rest", "bagged", "neighbours"])
+def test_a_classifier_made_of_others_has_its_own_classes_and_not_those_of_its_parts(
+    tmp_path: Path, iris: Any, kind: str, *, zipmap: bool
+) -> None:
+    from skl2onnx import to_onnx
+    from sklearn.ensemble import BaggingClassifier, StackingClassifier
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.tree import DecisionTreeClassifier
+
+    part = DecisionTreeClassifier(max_depth=2, random_state=0)
+    estimator = {
+        "stacked": lambda: StackingClassifier([("tree", part)]),
+        "one against the rest": lambda: OneVsRestClassifier(part),
+        "bagged": lambda: BaggingClassifier(part, 3, random_state=0),
+        "neighbours": lambda: KNeighborsClassifier(),
+    }[kind]()
+    labels = np.array(["virginica", "setosa", "versicolor"])[iris.target]
+    rows = iris.data[::9].astype(np.float32)
+    estimator.fit(iris.data, labels)
+    model = to_onnx(estimator, rows, options={id(estimator): {"zipmap": zipmap}})
+    fields, _, network = imported(tmp_path, model)
+    assert fields["classes"] == ["setosa", "versicolor", "virginica"]
+    sent = [json.dumps(row.tolist()).encode() for row in rows]
+    np.testing.assert_allclose(network.scores(sent, never), estimator.predict_proba(rows), atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_classifier_without_probabilities_is_refused_with_what_to_say(
+    tmp_path: Path, iris: Any, classes: int
+) -> None:
+    from skl2onnx import to_onnx
+    from sklearn.linear_model import RidgeClassifier
+
+    kept = iris.target < classes
+    estimator = RidgeClassifier().fit(iris.data[kept], iris.target[kept])
+    model = to_onnx(estimator, iris.data[:1].astype(np.float32), options={"zipmap": False})
+    with pytest.raises(ModelUnusable, match="is no probability; train a classifier that gives probabilities"):
+        imported(tmp_path, model)
+    activation = "sigmoid" if classes == 2 else "softmax"
+    _, _, network = imported(tmp_path, model, outputs={"activation": activation})
+    rows = iris.data[kept][::9]
+    sent = [json.dumps(row.tolist()).encode() for row in rows]
+    assert network.scores(sent, never).argmax(axis=1).tolist() == estimator.predict(rows).tolist()
+
+
 def test_a_regression_answers_its_value(tmp_path: Path, iris: Any) -> None:
     from skl2onnx import to_onnx
     from sklearn.linear_model import LinearRegression
