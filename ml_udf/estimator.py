@@ -70,7 +70,7 @@ def convert(
             hint="give a fitted one, or a pipeline that ends with one",
         )
     wanted = _answers(estimator, sample, is_classifier)
-    scale = 1.0 if is_classifier else max(1.0, float(numpy.abs(wanted).max()))
+    scale = 1.0 if is_classifier else float(numpy.abs(wanted).max()) or 1.0
     reasons: list[str] = []
     for columns in _ways(estimator, sample):
         try:

@@ -80,6 +80,17 @@ def test_a_regressor_answers_values() -> None:
     assert found.difference < 1e-5  # of the largest answer
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_answers_of_any_unit_are_compared_as_parts_of_the_largest(unit: float) -> None:
+    # Seconds of an hour that began in 2023: single precision, which ONNX has, tells 128 of them as one.
+    seconds = 1.7e9 + 3600 * NUMBERS
+    estimator = HistGradientBoostingRegressor(min_samples_leaf=2).fit(seconds, unit * NUMBERS[:, 0])
+    with pytest.raises(BadOption, match=f"of {ROWS} rows differ"):
+        convert(estimator, seconds)
+    with pytest.raises(BadOption, match=f"of {ROWS} rows differ"):
+        convert(estimator, seconds, bound=0.01)
+
+
 def test_texts_are_shown_as_they_are() -> None:
     texts = ["good Car runs well", "bad slow service", "nice and fast cars", "awful slow"] * 10
     estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, ["+", "-"] * 20)
