@@ -1,7 +1,8 @@
 """Rows and texts as an ONNX graph wants them: one table of numbers, an input for each column, or strings.
 
 with `ml_udf.columns` in its metadata   [n, features], made as in training (`networks.table`)
-one input of numbers [n, columns]       the values in the order of the columns; a missing one is NaN
+one input of numbers [n, columns]       the values in the order of the columns; a missing one is NaN, and
+                                        where the input takes whole numbers a fault of its row
 one input of strings [n, columns]       texts in that order; a missing one is ""
 an input for each column, by its name   [n, 1] or [n]: a number, a whole number, a truth value, a text
 one input of strings, of texts          [n] or [n, 1]
@@ -10,6 +11,7 @@ one input of files' bytes               [n, bytes] (`networks.file_input`)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -30,6 +32,8 @@ Feed = dict[str, NDArray[Any]]
 
 _NUMBERS: Final = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 _WHOLE: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+# Of those, what a number in double precision may be: from the first to below the second.
+_ENDS: Final = {"tensor(int64)": (-(2.0**63), 2.0**63), "tensor(int32)": (-(2.0**31), 2.0**31)}
 _STRING: Final = "tensor(string)"
 
 
@@ -98,14 +102,16 @@ class _ColumnsInput:
     def __init__(self, columns: Sequence[NamedColumn], inputs: Sequence[Any], path: str) -> None:
         self._columns = columns
         self._by_column = {column.name: at for at, column in enumerate(columns)}
-        self.empty = _empty_row(columns)
+        self._types = [""] * len(columns)  # of the inputs, by column
         self._alone: list[tuple[str, int, str, tuple[int, ...]]] = []  # input, column, type, shape of a row
         self._together = ""
         told = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
         if len(inputs) == 1 and (len(columns) > 1 or inputs[0].name not in self._by_column):
             (only,) = inputs
             width = only.shape[1] if len(only.shape) == 2 else None
-            if only.type not in (*_NUMBERS, _STRING) or (isinstance(width, int) and width != len(columns)):
+            if only.type not in (*_NUMBERS, *_WHOLE, _STRING) or (
+                isinstance(width, int) and width != len(columns)
+            ):
                 raise ModelUnusable(f"{path} takes {told}, and the model's rows have {len(columns)} columns")
             kinds = {column.kind for column in columns}
             if (only.type == _STRING) != (kinds == {"text"}):
@@ -114,6 +120,8 @@ class _ColumnsInput:
                     "a graph that takes texts beside numbers needs an input for each column"
                 )
             self._together, self._type = str(only.name), str(only.type)
+            self._types = [self._type] * len(columns)
+            self.empty = self._nothing()
             return
         names = {str(each.name) for each in inputs}
         if names != set(self._by_column):
@@ -130,6 +138,9 @@ class _ColumnsInput:
                     f"{path}: its input {each.name} is {each.type}, and the column is a {columns[at].kind}"
                 )
             self._alone.append((str(each.name), at, str(each.type), (1,) * (len(each.shape) - 1)))
+        for _, at, kind, _ in self._alone:
+            self._types[at] = kind
+        self.empty = self._nothing()
 
     def feed(self, rows: Sequence[bytes]) -> tuple[Feed, Sequence[int]]:
         read: list[list[Any]] = []
@@ -144,8 +155,8 @@ class _ColumnsInput:
             if self._type == _STRING:
                 texts = np.array([[value or "" for value in row] for row in read], object)
                 return {self._together: texts.reshape(len(rows), -1)}, faults
-            numbers = np.array([[np.nan if value is None else value for value in row] for row in read])
-            return {self._together: numbers.reshape(len(rows), -1).astype(_NUMBERS[self._type])}, faults
+            matrix = _array([value for row in read for value in row], self._type)
+            return {self._together: matrix.reshape(len(rows), -1)}, faults
         feed = {}
         for name, at, kind, shape in self._alone:
             column = [row[at] for row in read]
@@ -166,15 +177,25 @@ class _ColumnsInput:
 
     def _values(self, row: bytes) -> list[Any]:
         values = values_of(row, self._columns)
-        for name, at, kind, _ in self._alone:
+        for column, kind, value in zip(self._columns, self._types, values, strict=True):
             # A whole number that is missing is none, and there is no NaN among them; nor is 1.5 one.
-            if kind in _WHOLE and values != [None] * len(values):
-                value = values[at]
-                if value is None or float(value) != int(value):
-                    raise RowInvalid(
-                        f"{value!r} in column {name!r} is not a whole number, as the model needs"
-                    )
+            if kind not in _WHOLE:
+                continue
+            if value is None or float(value) != int(value):
+                raise RowInvalid(
+                    f"{value!r} in column {column.name!r} is not a whole number, as the model needs"
+                )
+            if kind in _ENDS and not _ENDS[kind][0] <= value < _ENDS[kind][1]:
+                raise RowInvalid(
+                    f"{value:.20g} in column {column.name!r} is beyond the whole numbers of {kind}"
+                )
         return values
+
+    def _nothing(self) -> bytes:
+        """A row that says nothing; of a whole number, which cannot be missing, 0."""
+        zero = [False if column.kind == "boolean" else 0 for column in self._columns]
+        values = [each if kind in _WHOLE else None for each, kind in zip(zero, self._types, strict=True)]
+        return json.dumps(values).encode()
 
 
 class _TextInput:

@@ -423,6 +423,43 @@ def test_each_column_goes_into_its_own_input(tmp_path: Path) -> None:
         assert "is not a whole number" in network.fault_of(row)
 
 
+def test_one_input_of_whole_numbers_takes_the_columns_side_by_side(tmp_path: Path) -> None:
+    from skl2onnx import to_onnx
+    from sklearn.tree import DecisionTreeRegressor
+
+    counts = np.random.default_rng(0).integers(0, 9, (60, 3))
+    estimator = DecisionTreeRegressor(random_state=0).fit(counts, counts @ [1.0, 0.5, 0.25])
+    _, _, network = imported(tmp_path, to_onnx(estimator, counts[:1]))
+    rows = [json.dumps(row).encode() for row in counts[:9].tolist()]
+    values = network.values([*rows, b"[1, null, 2]", b"[1, 2.5, 2]"], never)[:, 0]
+    assert values[:9].tolist() == estimator.predict(counts[:9]).tolist()
+    assert np.isnan(values[9:]).all()
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
+def test_a_number_that_a_whole_input_cannot_hold_is_a_fault_and_not_another_number(
+    tmp_path: Path, kind: int
+) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Cast", ["visits"], ["variable"], to=TensorProto.FLOAT)],
+        "g",
+        [helper.make_tensor_value_info("visits", kind, ["n", 1])],
+        [helper.make_tensor_value_info("variable", TensorProto.FLOAT, ["n", 1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    columns = {"form": "row", "columns": [{"name": "visits", "kind": "number"}]}
+    _, _, network = imported(tmp_path, model, input=columns)
+    bits = 31 if kind == TensorProto.INT32 else 63
+    beyond = [[2**bits], [-(2**bits) - 2**12], [1e300]]
+    rows = [json.dumps(row).encode() for row in ([-(2**bits)], [7], *beyond, [None])]
+    values = network.values(rows, never)[:, 0]
+    assert values[:2].tolist() == [-(2.0**bits), 7.0]
+    assert np.isnan(values[2:]).all()
+    for row in rows[2:5]:
+        assert "is beyond the whole numbers of tensor(int" in network.fault_of(row)
+    assert network.fault_of(rows[5]) == "None in column 'visits' is not a whole number, as the model needs"
+
+
 def test_a_pipeline_of_texts_takes_texts(tmp_path: Path) -> None:
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import StringTensorType
