@@ -33,6 +33,7 @@ _VALUES = frozenset(
         *("reg:gamma", "reg:tweedie", "count:poisson"),
     )
 )
+_LARGEST = float(np.finfo(np.float32).max)
 _REFUSED = {
     "binary:hinge": "it says a class and no probability; train with 'binary:logistic'",
     "rank": "it orders the rows of a group, and a row alone has no answer",
@@ -178,7 +179,8 @@ def _runner(xgboost: Any, booster: Any, kind: str) -> Callable[[Numbers, str], F
         trees = (0, int(booster.attr("best_iteration")) + 1)
 
     def run(numbers: Numbers, answers: str) -> Floats:
-        matrix = np.asarray(numbers, np.float32)
+        # A number too large for float32 is its largest: infinity is an error, of all rows beside it too.
+        matrix = np.clip(numbers, -_LARGEST, _LARGEST).astype(np.float32)
         if kind == "gblinear":  # it cannot read rows in place
             data = xgboost.DMatrix(matrix, nthread=1, feature_names=booster.feature_names)
             found = booster.predict(data, output_margin=answers == "margin", validate_features=False)

@@ -167,6 +167,17 @@ def test_a_linear_booster_answers_too(xgboost: Any, frame: Any, targets: Any, tm
     assert found[:, 0] == pytest.approx(estimator.predict(numbers), rel=1e-5)
 
 
+@pytest.mark.parametrize("booster", ["gbtree", "gblinear"])
+def test_a_number_beyond_float32_spoils_no_row_beside_it(xgboost: Any, tmp_path: Path, booster: str) -> None:
+    numbers = np.arange(ROWS, dtype=float)[:, None]
+    estimator = xgboost.XGBRegressor(n_estimators=8, booster=booster).fit(numbers, numbers[:, 0])
+    estimator.save_model(tmp_path / "m.ubj")
+    network = BoostedTrees(read_xgboost(str(tmp_path / "m.ubj")))
+    alone = _answers(network, [b"[3.0]"])
+    assert _answers(network, [b"[3.0]", b"[1e300]", b"[-1e39]"])[0] == alone[0]
+    assert np.isfinite(_answers(network, [b"[1e300]"])).all()
+
+
 @pytest.mark.parametrize("objective", ["rank:ndcg", "survival:cox", "binary:hinge"])
 def test_an_objective_that_no_task_answers_is_refused_by_its_name(
     xgboost: Any, targets: Any, tmp_path: Path, objective: str
