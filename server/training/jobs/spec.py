@@ -202,7 +202,7 @@ class JobSpec:
                 )
                 for model in self.models
             }
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, OverflowError) as exc:
             raise BadOption(str(exc)) from exc
 
     @property

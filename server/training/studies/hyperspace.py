@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from server.training.studies.hooks import KnobValue, PostHook, PreHook
+from server.training.studies.hooks import OF_NUMBERS, KnobValue, PostHook, PreHook
 from server.training.studies.knob import Branching, Dimension, DType, Hook, Knob, KnobGroup
 
 __all__ = ["HyperSpace", "Point", "lower_of"]
@@ -78,6 +78,8 @@ class HyperSpace:
         default: KnobValue | None = None,
     ) -> None:
         """A knob with a list of candidates. Raises ValueError when it is empty or not of the dtype."""
+        if isinstance(list, str):
+            raise ValueError(f"knob {name!r}: its candidates must be a list, not {list!r}")
         self._add(
             Knob(
                 name,
@@ -105,6 +107,14 @@ class HyperSpace:
             for other in knob.depends:
                 if other not in self._knobs:
                     raise ValueError(f"knob {knob.name!r} depends on {other!r}, which is not a knob")
+            for hook in (knob.pre, knob.post):
+                if not isinstance(hook, Mapping) or hook["hook"] not in OF_NUMBERS:
+                    continue
+                if self._knobs[hook["knob"]].dtype == "string":
+                    raise ValueError(
+                        f"knob {knob.name!r}: the hook {hook['hook']!r} needs a number, and "
+                        f"{hook['knob']!r} is a text"
+                    )
         graph = TopologicalSorter({name: knob.depends for name, knob in self._knobs.items()})
         try:
             graph.prepare()
@@ -183,6 +193,8 @@ class HyperSpace:
         """The space of a JSON list of knobs. Raises ValueError that names the knob at fault."""
         space = cls()
         for entry in form:
+            if not isinstance(entry, Mapping):
+                raise ValueError(f'a knob is an object, {{"name": …, "dtype": …}}, not {entry!r:.50}')
             fields = dict(entry)
             kind = fields.pop("kind", "range" if "min" in fields else "categorical")
             adds: Mapping[str, Callable[..., None]] = {

@@ -179,8 +179,9 @@ class Knob:
         return Dimension(self.name, "integer" if self.dtype == "integer" else "float", low, high, self.log)
 
     def _check(self) -> None:
-        if not self.name:
-            raise ValueError("a knob needs a name")
+        name: object = self.name  # of JSON
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a knob needs a name, a text, not {name!r}")
         for what, given, known in (
             ("dtype", self.dtype, get_args(DType)),
             ("group", self.group, get_args(KnobGroup)),
@@ -190,16 +191,36 @@ class Knob:
                 raise ValueError(
                     f"knob {self.name!r}: {what} must be one of {', '.join(known)}, not {given!r}"
                 )
-        if isinstance(self.pre, Mapping):
-            pre_hook(self.pre)
-        if isinstance(self.post, Mapping):
-            post_hook(self.post)
         if self.kind == "categorical":
             self._check_list(self.bounds)
         else:
             self._check_range(self.bounds)
+        self._check_hooks()
         if self.default is not None:
             self._check_default(self.default)
+
+    def _check_hooks(self) -> None:
+        for hook in (self.pre, self.post):
+            if hook is not None and not isinstance(hook, Mapping) and not callable(hook):
+                raise ValueError(
+                    f'knob {self.name!r}: a hook is an object, {{"hook": "at_most", "knob": "…"}}, '
+                    f"not {hook!r:.50}"
+                )
+        if isinstance(self.post, Mapping):
+            post_hook(self.post)
+            if self.dtype == "string":
+                raise ValueError(f"knob {self.name!r}: the hook {self.post['hook']!r} is of numbers")
+        if not isinstance(self.pre, Mapping):
+            return
+        pre_hook(self.pre)
+        name = self.pre["hook"]
+        if name == "among":
+            if self.kind != "categorical":
+                raise ValueError(f"knob {self.name!r}: the hook {name!r} is of lists, and this is a range")
+            for candidates in self.pre["candidates"].values():
+                self._check_list(candidates)
+        elif name != "only_when" and (self.kind != "range" or self.dtype == "string"):
+            raise ValueError(f"knob {self.name!r}: the hook {name!r} is of ranges of numbers")
 
     def _check_default(self, default: KnobValue) -> None:
         if self.pre is not None:
@@ -223,6 +244,8 @@ class Knob:
         wrong = [candidate for candidate in candidates if not isinstance(candidate, kinds)]
         if wrong:
             raise ValueError(f"knob {self.name!r}: {wrong[0]!r} is not of dtype {self.dtype}")
+        if not all(math.isfinite(candidate) for candidate in candidates if isinstance(candidate, float)):
+            raise ValueError(f"knob {self.name!r}: a candidate is not a finite number")
 
     def _check_range(self, bounds: Bounds) -> None:
         low, high = bounds
@@ -236,5 +259,7 @@ class Knob:
             raise ValueError(f"knob {self.name!r}: min and max must be finite numbers")
         if not float(low) < float(high):
             raise ValueError(f"knob {self.name!r}: the range [{low}, {high}) is empty")
+        if self.dtype == "integer" and math.ceil(float(low)) >= math.ceil(float(high)):
+            raise ValueError(f"knob {self.name!r}: there is no whole number in the range [{low}, {high})")
         if self.log and float(low) <= 0:
             raise ValueError(f"knob {self.name!r}: a logarithmic range must begin above 0, not at {low}")

@@ -86,6 +86,27 @@ def test_a_conditional_knob_is_there_only_when_its_condition_holds_and_a_chain_c
         assert ("degree" in knobs) == ("bias" in knobs) == (knobs["kernel"] == "poly")
 
 
+def test_a_knob_that_a_trial_lacks_binds_no_other():
+    space = HyperSpace()
+    space.add_categorical_knob("optimizer", "string", ["sgd", "adam"])
+    with_sgd = {"hook": "only_when", "knob": "optimizer", "values": ["sgd"]}
+    space.add_range_knob("momentum", "float", 0.0, 0.5, pre_hook=with_sgd)
+    space.add_range_knob("most", "float", 0, 1, pre_hook={"hook": "at_most", "knob": "momentum"})
+    space.add_range_knob("least", "float", 0, 1, pre_hook={"hook": "at_least", "knob": "momentum"})
+    space.add_range_knob("product", "float", 0.6, 1, post_hook={"hook": "times", "knob": "momentum"})
+    among = {"hook": "among", "knob": "momentum", "candidates": {"0.9": [1]}}
+    space.add_categorical_knob("turns", "integer", [1, 2], pre_hook=among)
+    for knobs in drawn(space):
+        if "momentum" in knobs:
+            assert knobs["most"] <= knobs["momentum"] <= knobs["least"]
+            assert knobs["product"] <= knobs["momentum"]
+        else:
+            assert knobs["product"] >= 0.6
+            assert knobs["turns"] in (1, 2)
+    free = [knobs for knobs in drawn(space) if "momentum" not in knobs]
+    assert max(knobs["most"] for knobs in free) > 0.5 > min(knobs["least"] for knobs in free)
+
+
 def test_candidates_can_depend_on_another_knob():
     space = HyperSpace()
     space.add_categorical_knob("solver", "string", ["sgd", "adam"])
@@ -138,11 +159,52 @@ def test_jitter_moves_numbers_a_little_never_raises_the_rate_and_keeps_what_is_f
         (lambda s: [s.add_range_knob("x", "float", 0, 1) for _ in range(2)], "there is a knob 'x' already"),
         (lambda s: s.add_range_knob("x", "float", 0, 1, post_hook={"hook": "exec"}), "there is no post-hook"),
         (lambda s: s.add_range_knob("x", "float", 0, 1, pre_hook={"hook": "at_most"}), "is not complete"),
+        (lambda s: s.add_range_knob("x", "integer", 0.2, 0.8), "there is no whole number in the range"),
+        (lambda s: s.add_range_knob(5, "float", 0, 1), "a knob needs a name"),
+        (lambda s: s.add_categorical_knob("x", "string", "sgd"), "must be a list, not 'sgd'"),
+        (lambda s: s.add_categorical_knob("x", "float", [1.0, float("nan")]), "not a finite number"),
     ],
 )
 def test_a_bad_knob_is_refused_by_name(add, message):
     with pytest.raises(ValueError, match=message):
         add(HyperSpace())
+
+
+NUMBER = {"name": "x", "dtype": "integer", "min": 1, "max": 9}
+CHOICE = {"name": "x", "dtype": "string", "list": ["p", "q"]}
+
+
+@pytest.mark.parametrize(
+    ("knob", "message"),
+    [
+        (
+            NUMBER | {"post_hook": {"hook": "multiple_of", "step": 0}},
+            "'step' must be a number above 0, not 0",
+        ),
+        (CHOICE | {"post_hook": {"hook": "multiple_of", "step": 2}}, "'multiple_of' is of numbers"),
+        (NUMBER | {"pre_hook": {"hook": "only_when", "knob": "o", "values": "a"}}, "'values' must be a list"),
+        (NUMBER | {"pre_hook": {"hook": "at_most", "knob": "n", "factor": "2"}}, "'factor' must be a number"),
+        (NUMBER | {"pre_hook": {"hook": "at_most", "knob": "o"}}, "needs a number, and 'o' is a text"),
+        (CHOICE | {"pre_hook": {"hook": "at_most", "knob": "n"}}, "'at_most' is of ranges of numbers"),
+        (NUMBER | {"pre_hook": {"hook": "among", "knob": "o", "candidates": {}}}, "'among' is of lists"),
+        (CHOICE | {"pre_hook": {"hook": "among", "knob": "o", "candidates": ["p"]}}, "'candidates' must be"),
+        (CHOICE | {"pre_hook": {"hook": "among", "knob": "o", "candidates": {"a": []}}}, "is empty"),
+        (
+            CHOICE | {"pre_hook": {"hook": "among", "knob": "o", "candidates": {"a": [1]}}},
+            "not of dtype string",
+        ),
+        (NUMBER | {"pre_hook": {"hook": "at_most", "knob": 5}}, "'knob' must be a knob's name"),
+        (NUMBER | {"pre_hook": "at_most"}, "a hook is an object"),
+        (None, "a knob is an object"),
+    ],
+)
+def test_a_hook_that_would_fail_in_a_trial_is_refused_before_any_begins(knob, message):
+    others: list[Any] = [
+        {"name": "o", "dtype": "string", "list": ["a", "b"]},
+        {"name": "n", "dtype": "float", "min": 0, "max": 1},
+    ]
+    with pytest.raises(ValueError, match=message):
+        HyperSpace.from_json([*others, knob])
 
 
 def test_dependencies_that_lead_nowhere_or_in_a_circle_are_refused():
