@@ -118,6 +118,7 @@ class _Numbers:
     count: int = 0
     mean: float = 0.0
     spread: float = 0.0
+    largest: float = 0.0  # of the values, whatever their sign
 
     def see(self, values: Sequence[Any], targets: Floats, folds: NDArray[np.int64]) -> None:
         found = np.array([value for value in values if value is not None], np.float64)
@@ -128,14 +129,17 @@ class _Numbers:
         with np.errstate(over="ignore"):
             spread = float(np.square(found - mean).sum())
         gap, both = mean - self.mean, self.count + len(found)
-        self.mean += gap * len(found) / both
+        self.mean += gap * (len(found) / both)
+        self.largest = max(self.largest, float(np.abs(found).max()))
         self.spread += spread + gap * gap * self.count * len(found) / both
         self.count = both
 
     @property
     def scale(self) -> float:
         scale = math.sqrt(self.spread / self.count) if self.count else 1.0
-        return scale if scale > 0 and math.isfinite(scale) else 1.0
+        if not math.isfinite(scale):
+            return self.largest  # the squares of such values are no numbers: they become about 1
+        return scale if scale > 0 else 1.0
 
     def encoders(self, choices: ColumnChoices) -> Fitted:
         return [(Scaled(self.mean, self.scale),)] * (FOLDS + 1)

@@ -131,6 +131,26 @@ def test_what_is_fitted_is_fitted_on_the_training_rows_alone(snapshot):
     }
 
 
+@pytest.mark.parametrize("huge", [1e160, 1.7e308, -1.7e308])
+@pytest.mark.parametrize("architecture", ["logistic_regression", "ridge"])
+def test_a_few_values_whose_squares_are_no_numbers_leave_the_other_columns_their_say(
+    architecture, huge, tmp_path: Path
+):
+    draw = np.random.default_rng(0)
+    numbers = draw.normal(size=300)
+    rows = [json.dumps([number, huge if at % 50 == 7 else at]) for at, number in enumerate(numbers)]
+    splits = [("train", "train", "train", "validation", "test")[at % 5] for at in range(300)]
+    tells_numbers = architecture == "ridge"
+    targets = numbers if tells_numbers else [CLASSES[int(number > 0)] for number in numbers]
+    table = pa.table({"input": rows, "target": targets, "split": splits})
+    path = str(tmp_path / "snapshot.parquet")
+    columns = json.dumps([{"name": name, "kind": "number"} for name in ("told", "wild")])
+    pq.write_table(table.replace_schema_metadata({COLUMNS_KEY: columns}), path)
+    objective = Objective.of("tabular-regression", (), "r2") if tells_numbers else OBJECTIVE
+    learner = learners().begin(spec(architecture), path, objective, "", 0)
+    assert learner.learn(lambda: False).score.value > 0.9
+
+
 def test_free_text_is_taught_by_the_numbers_that_it_is_served_with(tmp_path: Path):
     draw = np.random.default_rng(0)
     words = ["spicy", "noodle", "soup", "rice", "egg", "laksa", "curry", "good", "bad", "cold"]
