@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -355,17 +354,27 @@ def _order(batch: pa.RecordBatch, name: str) -> list[int]:
     if values.null_count:
         raise BadOption(f"the time column {name!r} is NULL in some rows; leave them out")
     try:
-        if pa.types.is_date(values.type):
-            values = values.cast(pa.timestamp("us"))
-        if pa.types.is_timestamp(values.type):
-            values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-        if pa.types.is_floating(values.type):
-            values = pc.multiply(values, 1e6)
-        ordered: list[int] = values.cast(pa.int64(), safe=False).to_pylist()
+        if pa.types.is_date32(values.type):
+            values = values.cast(pa.int32())
+        if pa.types.is_timestamp(values.type) or pa.types.is_date64(values.type):
+            values = values.cast(pa.int64())  # of one unit in all rows
+        if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
+            return _order_of_numbers(values.cast(pa.float64()), name)
+        ordered: list[int] = values.cast(pa.int64()).to_pylist()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise BadOption(
             f"the time column {name!r} is of type {values.type}, which has no order in time"
         ) from None
+    return ordered
+
+
+def _order_of_numbers(values: pa.Array, name: str) -> list[int]:
+    """Whole numbers of the same order: the bits of doubles, those of negative ones turned round."""
+    numbers = values.to_numpy(zero_copy_only=False)
+    if np.isnan(numbers).any():
+        raise BadOption(f"the time column {name!r} is no number (NaN) in some rows; leave them out")
+    bits = (numbers + 0.0).view(np.int64)  # −0 is 0
+    ordered: list[int] = np.where(bits < 0, np.iinfo(np.int64).min - bits, bits).tolist()
     return ordered
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -125,6 +126,34 @@ def test_with_a_time_column_the_latest_rows_test(take: Taken) -> None:
         day[row["split"]].append(int(row["key"].split(".")[0]))
     assert max(day["train"]) < min(day["validation"])
     assert max(day["validation"]) < min(day["test"])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([Decimal(number) / 100 - 1 for number in range(100)]),
+        pa.array([number / 100 - 0.5 for number in range(100)]),
+        pa.array([1e15 + number for number in range(100)]),
+        pa.array([-math.inf, *range(1, 99), math.inf]),
+        pa.array(range(1, 101), pa.timestamp("ns")),
+        pa.array([-(2**31) + 1, *range(1, 99), 2**31 - 1], pa.int32()).cast(pa.date32()),
+    ],
+    ids=["decimals", "fractions", "large", "infinite", "nanoseconds", "dates without end"],
+)
+def test_times_of_any_type_keep_their_order(tmp_path: Path, times: pa.Array) -> None:
+    draft = Draft(replace(SPEC, time="day"), tmp_path, LIMITS, by_name)
+    draft.add(pa.record_batch({**{name: pa.array(each) for name, each in rows().items()}, "day": times}))
+    facts = draft.freeze()
+    draft.close()
+    splits = pq.read_table(tmp_path / facts.file)["split"].to_pylist()
+    assert splits == ["train"] * 70 + ["validation"] * 15 + ["test"] * 15
+
+
+def test_a_time_that_is_no_number_is_refused(take: Taken) -> None:
+    days = [float(number) for number in range(100)]
+    days[7] = math.nan
+    with pytest.raises(BadOption, match="'day' is no number"):
+        take(rows(day=days), spec=replace(SPEC, time="day"))
 
 
 def test_a_class_that_no_training_row_shows_is_none_of_the_classes_and_is_said(take: Taken) -> None:
