@@ -120,6 +120,11 @@ class DatasetSpec:
                     f"dataset {self.name}: the query has no column {name!r}, which {what!r} names; "
                     f"it has {', '.join(found)}"
                 )
+            times = 0 if name is None else list(found).count(name)
+            if times > 1:
+                raise BadOption(
+                    f"dataset {self.name}: the query has {times} columns {name!r}; {what!r} must name one"
+                )
         meant = {name for _, name in named}
         free = tuple(name for name in found if name not in meant)
         if recipe_for(self.task).columns:

@@ -156,6 +156,15 @@ def test_a_time_that_is_no_number_is_refused(take: Taken) -> None:
         take(rows(day=days), spec=replace(SPEC, time="day"))
 
 
+@pytest.mark.parametrize(("name", "what"), [("path", "key"), ("label", "target")])
+def test_a_column_that_is_meant_and_there_twice_is_refused(tmp_path: Path, name: str, what: str) -> None:
+    draft = Draft(SPEC, tmp_path, LIMITS, by_name)
+    columns = [*rows().items(), (name, rows()[name])]
+    with pytest.raises(BadOption, match=f"has 2 columns '{name}'; '{what}' must name one"):
+        draft.add(pa.record_batch([pa.array(each) for _, each in columns], [column for column, _ in columns]))
+    draft.close()
+
+
 def test_a_class_that_no_training_row_shows_is_none_of_the_classes_and_is_said(take: Taken) -> None:
     spec = DatasetSpec("food", "q", target="label", key="path", time="day")
     late = rows(day=list(range(100)))
