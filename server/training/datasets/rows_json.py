@@ -26,6 +26,8 @@ _TYPES: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", "UTC"),
 }
 _BY_NUMBER = {"date32": pa.int32(), "timestamp": pa.int64(), "timestamptz": pa.int64()}
+# A lone surrogate, which JSON can name.
+_HALF = "half a character, which no text in UTF-8 has"
 _JSON: Mapping[str, tuple[type, ...]] = {"float64": (float, int), "bool": (bool,), "string": (str,)}
 
 
@@ -48,6 +50,10 @@ def record_batch(body: bytes) -> pa.RecordBatch:
 def _name(name: Any) -> str:  # noqa: ANN401  # from outside
     if not isinstance(name, str):
         raise BadOption("a column's name is not a text")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadOption(f"the column's name {name!r} holds {_HALF}") from None
     return name
 
 
@@ -61,3 +67,5 @@ def _array(name: Any, kind: Any, values: list[Any]) -> pa.Array:  # noqa: ANN401
         return pa.array(values, _BY_NUMBER.get(kind, _TYPES[kind])).cast(_TYPES[kind])
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         raise BadOption(f"column {name!r} holds values that are no {kind}") from None
+    except UnicodeEncodeError:
+        raise BadOption(f"column {name!r} holds texts with {_HALF}") from None

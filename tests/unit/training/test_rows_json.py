@@ -69,6 +69,8 @@ def test_each_type_becomes_its_column(kind: str, values: list[object], type_: pa
         part(column("string", 7)),
         part(column("date32", 2**40)),
         part(column("float64", ["SECRET"])),
+        part(column("string", "SECRET \ud83d")),
+        part(column("int64", 1, name="\ud83d")),
     ],
 )
 def test_what_are_no_rows_is_refused_and_no_value_is_told(body: bytes) -> None:
