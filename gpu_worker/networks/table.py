@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -158,7 +159,7 @@ def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, 
                 return number if math.isfinite(number) else None
     elif column.kind in TIMES:
         if isinstance(value, str):
-            if value in _NO_MOMENT or "BC" in value:
+            if value in _NO_MOMENT or "BC" in value or _IS_LATE.match(value):
                 return None
             try:
                 return _moment_s(value)
@@ -170,8 +171,10 @@ def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, 
     raise RowInvalid(f"{str(value)[:_SHOWN_CHARS]!r} in column {column.name!r} is not a {wanted}")
 
 
-# PostgreSQL's and DuckDB's, of dates and times; and what stands before the first year has no place there.
+# PostgreSQL's and DuckDB's, of dates and times; and what stands before the first year has no place there, nor
+# after the last one of four digits.
 _NO_MOMENT = frozenset(("infinity", "-infinity"))
+_IS_LATE = re.compile(r"[0-9]{5,}-[0-9]{2}-[0-9]{2}")
 _EXPECTED = dict.fromkeys(TIMES, " such as 2024-01-31 or 2024-01-31T12:00:00")
 
 

@@ -173,7 +173,17 @@ def test_a_date_or_time_is_read_as_postgresql_and_duckdb_write_it(kind, text, mo
     assert values_of(json.dumps([text]), [TableColumn("at", kind)]) == [moment.timestamp()]
 
 
-@pytest.mark.parametrize("text", ["infinity", "-infinity", "0044-03-15 BC", "0044-03-15 (BC)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "infinity",
+        "-infinity",
+        "0044-03-15 BC",
+        "0044-03-15 (BC)",
+        "10000-01-01",
+        "294247-01-10T04:00:54.775807",
+    ],
+)
 def test_what_has_no_place_in_our_calendar_is_a_missing_date(text):
     assert values_of(json.dumps([text]), [TableColumn("at", "date")]) == [None]
 
