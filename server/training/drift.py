@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -46,6 +47,7 @@ _LEAST_ROWS = 200  # fewer differ by chance alone
 _TRAINING_ROWS = 20_000
 _BINS = 10
 _TEXTS = 20
+_TIMES = ("date", "timestamp", "timestamptz")  # kinds of columns
 _LEAST_SHARE = 1e-3  # a bin that is empty on one side would be infinitely far
 
 
@@ -248,7 +250,8 @@ def _inputs(function: Function, rows: Sequence[AnsweredRow]) -> Mapping[str, lis
 def _of_texts(function: Function, texts: Sequence[str]) -> dict[str, list[Any]]:
     """By column of a table; of texts how long they are, in bytes; nothing of paths."""
     if function.form == "row":
-        names = [name for name, _ in function.members[0].input.columns]
+        columns = function.members[0].input.columns
+        names = [name for name, _ in columns]
         found: dict[str, list[Any]] = {name: [] for name in names}
         for text in texts:
             try:
@@ -258,10 +261,21 @@ def _of_texts(function: Function, texts: Sequence[str]) -> dict[str, list[Any]]:
             if isinstance(values, dict):
                 values = [values.get(name) for name in names]
             if isinstance(values, list) and len(values) == len(names):
-                for name, value in zip(names, values, strict=True):
-                    found[name].append(value)
+                for (name, kind), value in zip(columns, values, strict=True):
+                    found[name].append(_moment_s(value) if kind in _TIMES else value)
         return found
     return {"length": [float(len(text.encode())) for text in texts]} if function.form == "text" else {}
+
+
+def _moment_s(value: object) -> float | None:
+    """When a date or time is: the same moment has another text in another time zone. None where it has no
+    place in the calendar.
+    """
+    try:
+        moment = datetime.fromisoformat(str(value))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _is_number(value: object) -> bool:

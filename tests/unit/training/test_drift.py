@@ -49,19 +49,19 @@ def test_values_that_were_never_seen_or_are_missing_now_count():
 
 
 class House:
-    def __init__(self, folder: Path, ages: Any) -> None:
+    def __init__(self, folder: Path, ages: Any, kind: str = "number") -> None:
         pq.write_table(
             pa.table(
                 {
                     "input": [json.dumps([age, "pro"]) for age in ages],
-                    "target": ["yes" if age < 50 else "no" for age in ages],
+                    "target": ["yes" if kind != "number" or age < 50 else "no" for age in ages],
                     "split": ["train"] * len(ages),
                 }
             ),
             folder / "s.parquet",
         )
         (folder / "model.json").write_text(json.dumps({"trained": {"job": 1, "snapshot": "s"}}))
-        columns = (("age", "number"), ("plan", "text"))
+        columns = (("age", kind), ("plan", "text"))
         model = SimpleNamespace(directory=folder, input=SimpleNamespace(columns=columns))
         task = SimpleNamespace(value=SimpleNamespace(name="label"))
         self.function = cast(
@@ -82,11 +82,13 @@ class House:
 
     def ask(self, ages: Any, confidence: float = 0.9) -> None:
         for start in range(0, len(ages), 50):
-            part = [float(age) for age in ages[start : start + 50]]
+            part = [age if isinstance(age, str) else float(age) for age in ages[start : start + 50]]
             rows = [json.dumps([age, "pro"]).encode() for age in part]
             call = SimpleNamespace(function=self.function, form="row", rows=rows, members=None)
             columns = {
-                "label": Column("label", TEXT, (), ["yes" if age < 50 else "no" for age in part]),
+                "label": Column(
+                    "label", TEXT, (), ["yes" if isinstance(age, str) or age < 50 else "no" for age in part]
+                ),
                 "confidence": Column(
                     "confidence", "FP32", (), np.full(len(part), confidence, np.float32).tobytes()
                 ),
@@ -108,6 +110,18 @@ async def test_what_has_changed_is_said_by_name_and_what_has_not_is_not(tmp_path
     moved = {each.what for each in await house.drift.look() if each.is_much}
     assert moved == {"answer", "confidence", "input age"}
     assert house.drift.latest
+
+
+@on_a_loop
+async def test_the_same_moments_in_another_time_zone_have_not_moved_and_later_ones_have(tmp_path: Path):
+    days = [f"2024-01-{day:02}" for day in RANDOM.integers(1, 11, 3_000)]
+    house = House(tmp_path, [f"{day}T00:00:00+00:00" for day in days], "timestamptz")
+    house.ask([f"{day}T02:00:00+02:00" for day in days[:500]])
+    (steady,) = (each for each in await house.drift.look() if each.what == "input age")
+    assert not steady.is_much
+    house.ask([f"{day.replace('-01-', '-02-')}T02:00:00+02:00" for day in days[:2_000]])
+    (moved,) = (each for each in await house.drift.look() if each.what == "input age")
+    assert moved.is_much
 
 
 @on_a_loop
