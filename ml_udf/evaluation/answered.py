@@ -101,6 +101,8 @@ def _label(value: Any) -> str:  # noqa: ANN401  # of SQL
     """A label as datasets have it: the text that SQL shows, of 4.50 that of 4.5 and of 1.0 that of 1."""
     if isinstance(value, str):
         return value
+    if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
+        return str(value)  # a whole number, of any size
     if isinstance(value, float | Decimal):
         number = float(value)
         return f"{number:.0f}" if number.is_integer() and abs(number) < _EXACT else repr(number)

@@ -101,12 +101,22 @@ def test_a_regression_and_several_labels_have_their_own_metrics(engine: Engine) 
     assert value == pytest.approx(2 * hits / said_or_wanted)
 
 
-def test_whole_numbers_are_the_classes_that_their_text_is(engine: Engine) -> None:
-    query = "SELECT t, 1::float8 AS label FROM labelled UNION ALL SELECT t, 2.5::float8 FROM labelled"
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("1::float8", "1"),
+        ("2.5::float8", "2.5"),
+        ("0.1::float4", "0.1"),
+        ("4.50::numeric(5, 2)", "4.5"),
+        ("123456789012345678901::numeric(38, 0)", "123456789012345678901"),
+    ],
+)
+def test_numbers_are_the_classes_that_their_text_is(engine: Engine, number: str, text: str) -> None:
+    query = f"SELECT t, {number} AS label FROM labelled"
     rows = engine.query(
         f"SELECT DISTINCT actual FROM ml_udf.confusion_matrix('udf_kind', '{query}', target => 'label')"
     )
-    assert {row[0] for row in rows} == {"1", "2.5"}
+    assert {row[0] for row in rows} == {text}
 
 
 def test_importance_is_of_the_columns_of_a_table(engine: Engine) -> None:
