@@ -82,10 +82,14 @@ def convert(
             continue
         difference = float(gaps.max()) / scale
         if difference <= bound and not _survives_unknown_texts(content, columns):
+            has_texts = any(column.datatype == "string" for column in columns)
+            missing = "text is unknown or missing" if has_texts else "number is missing"
             raise BadOption(
-                f"{type(estimator).__name__} as ONNX fails where a text is unknown or missing, and all rows "
-                "beside it would fail too",
-                hint="say what such a text is: OneHotEncoder(handle_unknown='ignore'), say",
+                f"{type(estimator).__name__} as ONNX fails where a {missing}, and all rows beside it would "
+                "fail too",
+                hint="say what such a text is: OneHotEncoder(handle_unknown='ignore'), say"
+                if has_texts
+                else "put a SimpleImputer before the step that fails",
             )
         if difference <= bound:
             manifest = _manifest(estimator, columns, wanted.shape[1], is_classifier, classes)

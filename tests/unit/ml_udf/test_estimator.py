@@ -19,7 +19,13 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+)
 from sklearn.svm import LinearSVC
 
 from ml_udf.errors import BadOption
@@ -106,6 +112,15 @@ def test_words_that_onnx_would_cut_otherwise_are_refused() -> None:
     estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, ["+", "-"] * 20)
     with pytest.raises(BadOption, match="as ONNX 40 of 40 rows differ"):
         convert(estimator, texts)
+
+
+def test_a_pipeline_that_fails_at_a_missing_number_is_refused_for_that() -> None:
+    estimator = make_pipeline(Binarizer(threshold=0.5), LogisticRegression()).fit(NUMBERS, LABELS)
+    with pytest.raises(BadOption, match="fails where a number is missing") as refused:
+        convert(estimator, NUMBERS)
+    assert "SimpleImputer" in refused.value.hint
+    with_imputer = make_pipeline(SimpleImputer(), Binarizer(threshold=0.5), LogisticRegression())
+    assert convert(with_imputer.fit(NUMBERS, LABELS), NUMBERS).difference < 1e-5
 
 
 def test_a_pipeline_that_fails_at_an_unknown_category_is_refused(frame: Any) -> None:
