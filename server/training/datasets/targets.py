@@ -24,6 +24,7 @@ _MANY_NUMBERS = 50  # different ones: no classes that somebody has numbered by h
 _MANY_FRACTIONS = 10
 _MOST_LABELS_OF_A_ROW = 1_000
 _LARGEST = 3.4e38  # models answer in float32
+_FEWEST_STEPS = 32  # of float32, from the least number to the greatest: fewer hide what there is to tell
 _EXACT = 2**53  # whole numbers below it are what they say
 
 
@@ -204,6 +205,14 @@ class _Numbers(_Placeless):
                 f"dataset {self._spec.name}: every row's {self._spec.target!r} is {self._least:g}; "
                 "there is nothing to learn"
             )
+        step = _step(max(abs(self._least), abs(self._most)))
+        if self._most - self._least < _FEWEST_STEPS * step:
+            raise BadOption(
+                f"dataset {self._spec.name}: the target {self._spec.target!r} is between {self._least:.15g} "
+                f"and {self._most:.15g}, and models answer in single precision, whose numbers are {step:.2g} "
+                f"apart there; select the difference from a number near by, {self._spec.target} - "
+                f"{self._least:.15g}, or a smaller unit"
+            )
 
     def classes(self, sides: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[str, list[str]]]:
         return [], {}
@@ -288,6 +297,11 @@ def _check_finite(numbers: Sequence[float], spec: DatasetSpec) -> None:
             f"dataset {spec.name}: the target {spec.target!r} is not a finite number in some rows; "
             "leave them out"
         )
+
+
+def _step(number: float) -> float:
+    """From a float32 number to the next."""
+    return math.ldexp(1.0, max(math.frexp(number)[1] - 24, -149))
 
 
 def _is_whole(number: float) -> bool:

@@ -513,6 +513,8 @@ def test_numbers_as_exact_texts_are_numbers(take: Taken) -> None:
         ([1.0, float("nan")] * 10, "not a finite number in some rows"),
         (["1", "1" + 400 * "0"] * 10, "not a finite number in some rows"),
         ([1.0, 1e39] * 10, "is beyond 3.4e+38 in some rows, which no model answers"),
+        ([1.7e9, 1.7e9 + 60] * 10, "whose numbers are 1.3e+02 apart there; select the difference"),
+        ([1e-300, 2e-300] * 10, "whose numbers are 1.4e-45 apart there"),
         (["dear", "cheap"] * 10, "is of type string; select a number"),
         ([date(2026, 1, 1 + day) for day in range(20)], "or of a time its epoch"),
         ([1.0, None] * 10, "is NULL in 10 rows"),
@@ -526,8 +528,8 @@ def test_targets_that_are_no_numbers_are_refused(take: Taken, values: list[Any],
 def test_decimals_and_huge_whole_numbers_are_numbers(take: Taken) -> None:
     spent = [Decimal(number).scaleb(-2) for number in range(20)]
     assert {row["target"] for row in take(prices(spent), spec=PRICES)[1]} == {n / 100 for n in range(20)}
-    _, frozen = take(prices([2**60 + number for number in range(2_000)]), spec=PRICES)
-    assert max(row["target"] for row in frozen) == float(2**60 + 1_999)
+    _, frozen = take(prices([2**60 + number * 2**50 + 1 for number in range(2_000)]), spec=PRICES)
+    assert max(row["target"] for row in frozen) == float(2**60 + 1_999 * 2**50)
 
 
 @pytest.mark.parametrize(
