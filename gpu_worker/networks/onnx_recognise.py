@@ -34,6 +34,7 @@ _THROUGH = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "ZipMap", "Transpose")
 )
 _ENDS = {"Softmax": "none", "Sigmoid": "none", "LogSoftmax": "softmax", "HardSigmoid": "none"}
+_PROBABILITIES = ("probabilities", "output_probability")  # as scikit-learn's converter calls them
 _MOST_SAME = 1e-3  # of a row alone and among others
 _TRIED_ROWS = 3
 _TRIED_TABLE_ROWS = 64
@@ -252,15 +253,23 @@ def _outputs(
             found.guesses.append(f"outputs.{reads}: {fitting[0]}, of {_told(shapes)}; --output {reads}=NAME")
         outputs[reads] = fitting[0]
     if reads == "scores" and not outputs.get("activation"):
-        name = outputs["scores"]
-        end = _end_of(found.model, name)
-        reason = f"{name} comes of {end or 'an input'}"
-        activation = _ENDS.get(end)
-        if activation is None and _are_probabilities(answers[name]):
-            activation, reason = "none", f"what {name} says of noise is positive and has the sum 1"
-        outputs["activation"] = activation or _activation(found)
-        found.guesses.append(f"outputs.activation: {outputs['activation']}, since {reason}")
+        outputs["activation"] = _guessed_activation(found, outputs["scores"], answers[outputs["scores"]])
     return outputs
+
+
+def _guessed_activation(found: _Found, name: str, answer: Any) -> str:  # noqa: ANN401  # to noise, or None
+    """What makes probabilities of an output; one number a row is the second class's, before its sigmoid."""
+    end = _end_of(found.model, name)
+    reason = f"{name} comes of {end or 'an input'}"
+    activation = _ENDS.get(end)
+    if activation is None and answer is not None:
+        if _are_probabilities(answer):
+            activation, reason = "none", f"what {name} says of noise is positive and has the sum 1"
+        elif _numbers(np.shape(answer)) == 1:
+            activation, reason = "sigmoid", f"{name} is one number, and comes of {end or 'an input'}"
+    activation = activation or _activation(found)
+    found.guesses.append(f"outputs.activation: {activation}, since {reason}")
+    return activation
 
 
 def _are_probabilities(answer: Any) -> bool:  # noqa: ANN401  # an array
@@ -395,7 +404,7 @@ def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
         (
             str(output.name)
             for output in session.get_outputs()
-            if output.name in (outputs.get("scores"), "probabilities", "output_probability")
+            if output.name in (outputs.get("scores"), *_PROBABILITIES)
         ),
         "",
     )
@@ -407,8 +416,13 @@ def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
         classes = classes or _labels(found, session, scores)
         if scores:
             outputs.setdefault("scores", scores)
-            if not outputs.get("activation"):
-                _check_probabilities(found, session, scores)
+        name = scores or (str(session.get_outputs()[0].name) if len(session.get_outputs()) == 1 else "")
+        if name and not outputs.get("activation"):
+            if name in _PROBABILITIES:
+                _check_probabilities(found, session, name)
+            else:
+                told = (_answers_to_noise(found, session) or {}).get(name)
+                outputs["activation"] = _guessed_activation(found, name, told)
         outputs.setdefault("activation", "none")
     elif reads == "values":
         named = [str(output.name) for output in session.get_outputs()]
@@ -506,13 +520,10 @@ def _check_probabilities(found: _Found, session: Any, scores: str) -> None:  # n
     """Raises `ModelUnusable` for scores of another kind: those of a decision function have the same name, and
     are 0 where two classes are equally near.
     """
-    try:
-        feed = {str(given.name): _noise_column(given) for given in session.get_inputs()}
-        told = _answered(found, feed, "shown rows of noise")[scores]
-    except ModelUnusable:  # a graph that does not know what it is shown has told nothing
+    answers = _answers_to_noise(found, session)
+    if answers is None:
         return
-    numbers = [list(row.values()) for row in told] if isinstance(told, list) else told
-    said = np.asarray(numbers, np.float64)
+    said = np.asarray(answers[scores], np.float64)
     beyond = said[(said < -_MOST_SAME) | (said > 1 + _MOST_SAME)]
     if len(beyond):
         raise ModelUnusable(
@@ -551,6 +562,19 @@ def _noise(kind: str, shape: Sequence[int]) -> Any:  # noqa: ANN401  # an array
         return random.integers(0, 256, shape, np.uint8)
     types: dict[str, Any] = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
     return random.uniform(0, 1, shape).astype(types.get(kind, np.float32))
+
+
+def _answers_to_noise(found: _Found, session: Any) -> dict[str, Any] | None:  # noqa: ANN401  # a session
+    """Name → what each output says of rows of noise; None of a graph that does not know what it is shown."""
+    try:
+        feed = {str(given.name): _noise_column(given) for given in session.get_inputs()}
+        told = _answered(found, feed, "shown rows of noise")
+    except ModelUnusable:
+        return None
+    return {  # of ZipMap, which answers dictionaries, their values
+        name: np.array([[*row.values()] for row in answer]) if isinstance(answer, list) else answer
+        for name, answer in told.items()
+    }
 
 
 def _noise_column(given: Any) -> Any:  # noqa: ANN401  # an input of a session → an array

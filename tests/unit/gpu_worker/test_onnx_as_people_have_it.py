@@ -423,6 +423,38 @@ def test_each_column_goes_into_its_own_input(tmp_path: Path) -> None:
         assert "is not a whole number" in network.fault_of(row)
 
 
+@pytest.mark.parametrize(("end", "width"), [("", 1), ("Sigmoid", 1), ("", 2), ("Softmax", 2), ("Sigmoid", 2)])
+@pytest.mark.parametrize("is_picture", [True, False], ids=["a picture", "a row"])
+def test_logits_become_probabilities_and_one_number_is_the_second_of_two_classes(
+    tmp_path: Path, end: str, width: int, *, is_picture: bool
+) -> None:
+    shape: list[Any] = ["n", 3, 4, 4] if is_picture else ["n", 48]
+    weights = np.random.default_rng(0).normal(size=(48, width)).astype(np.float32)
+    last = helper.make_node(end or "Identity", ["logits"], ["answer"])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["x"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weights"], ["logits"]),
+            last,
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["n", width])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    _, guesses, network = imported(tmp_path, model, classes=["cat", "dog"])
+    assert any("outputs.activation" in guess for guess in guesses)
+    rows: Any = np.random.default_rng(1).integers(0, 255, (9, 4, 4, 3)).astype(np.uint8)
+    if not is_picture:
+        rows = [json.dumps(row.ravel().tolist()).encode() for row in rows / 255 - 0.5]
+    scores = network.scores(rows, never)
+    if end != "Sigmoid" or width == 1:
+        np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert len({tuple(row) for row in scores.round(4).tolist()}) > 5, "rows differ"
+
+
 def test_one_input_of_whole_numbers_takes_the_columns_side_by_side(tmp_path: Path) -> None:
     from skl2onnx import to_onnx
     from sklearn.tree import DecisionTreeRegressor
