@@ -72,7 +72,7 @@ def sql(
     except duckdb.Error as error:
         fail(str(error), "name a DuckDB file that exists, or one to be made, with --database")
     try:
-        with interruptible_by_ctrl_c():
+        with interruptible_by_ctrl_c(con):
             for statement in con.extract_statements(text):
                 if show_rewrite:
                     _show(ml_udf.duckdb.rewritten(con, statement.query))

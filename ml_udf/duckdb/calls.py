@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import duckdb
+
 from ml_udf.client import CallStats, Client
 from ml_udf.client.bulk_job import BulkJob
 from ml_udf.client.column import Value
@@ -35,9 +37,9 @@ _KEPT_STATEMENTS = 8
 class Calls:
     """The calls that a connection's statements make; DuckDB's threads come here at once."""
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, con: duckdb.DuckDBPyConnection, client: Client, options: Options) -> None:
         self.faults = FaultWarnings()
-        self.interrupts = Interrupts()
+        self.interrupts = Interrupts(con)
         self.last_error: MlUdfError | None = None
         self._pauses = Pauses()
         self._client = client

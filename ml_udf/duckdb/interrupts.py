@@ -2,6 +2,9 @@
 
 DuckDB waits for a running function before it looks at an interrupt, and may run it on a thread that never
 sees KeyboardInterrupt. So every call looks at a token of its own while it waits.
+
+At Ctrl-C DuckDB ends the statement, and waits for what its threads have begun: a whole table that one of them
+reads. They look at `interrupt()` alone, so Ctrl-C calls that, too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+import duckdb
+
 from ml_udf.errors import Cancelled
 
 __all__ = ["Interrupts", "interruptible_by_ctrl_c"]
@@ -22,24 +27,31 @@ _FUNCTION_SAW_IT = re.compile(r"\sKeyboardInterrupt: ")
 
 
 @contextlib.contextmanager
-def interruptible_by_ctrl_c() -> Iterator[None]:
-    """Raises KeyboardInterrupt for Ctrl-C wherever it comes.
+def interruptible_by_ctrl_c(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Raises KeyboardInterrupt for Ctrl-C wherever it comes, and ends the statement that `con` has under way.
 
-    A query that is running when it comes may end with a RuntimeError of DuckDB's instead, and one whose
-    function was waiting with DuckDB's error for what a function raised.
+    A query that is running when it comes may end with a RuntimeError of DuckDB's instead, or with its error
+    for `interrupt()`, and one whose function was waiting with that for what a function raised.
     """
+    interrupts = Interrupts(con)
+    interrupts.listen_to_ctrl_c()
     try:
         yield
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
     except Exception as error:
         if str(error) != _DUCKDB_SAW_IT and not _FUNCTION_SAW_IT.search(str(error)):
             raise
         raise KeyboardInterrupt from error
+    finally:
+        interrupts.stop_listening()
 
 
 class Interrupts:
-    """The calls under way, and the way to end them."""
+    """The statement of a connection that is under way, its calls, and the way to end them."""
 
-    def __init__(self) -> None:
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        self._con = con
         self._lock = threading.Lock()
         self._tokens: set[threading.Event] = set()
         self._previous: Callable[[int, FrameType | None], object] | None = None
@@ -65,7 +77,9 @@ class Interrupts:
                 self._tokens.discard(token)
 
     def interrupt(self) -> None:
-        """End the calls under way."""
+        """End the statement under way, and its calls."""
+        with contextlib.suppress(duckdb.Error):  # it is closed
+            self._con.interrupt()
         with self._lock:
             for token in self._tokens:
                 token.set()

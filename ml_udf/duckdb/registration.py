@@ -100,7 +100,7 @@ class Registration:
     ) -> None:
         self._con = con
         self._client = client
-        self._calls = Calls(client, options)
+        self._calls = Calls(con, client, options)
         self._arrow_functions: list[tuple[duckdb.DuckDBPyConnection, str]] = []
         self._training = TrainingFunctions(
             con, client, _PREFIX + "predict", self._calls, self._define_deployed
@@ -123,7 +123,6 @@ class Registration:
 
     def interrupt(self) -> None:
         """End the statement under way within a moment; `con.interrupt()` alone waits for its functions."""
-        self._con.interrupt()
         self._calls.interrupts.interrupt()
 
     def flush_warnings(self) -> None:

@@ -115,7 +115,7 @@ def score_connection(
     on_progress: Callable[[ScoreProgress], None] = lambda _: None,
 ) -> ScoreProgress:
     """`score_table` with what it makes. By cursors of its own: `con` may be in a transaction."""
-    with interruptible_by_ctrl_c(), con.cursor() as cursor, con.cursor() as writer:
+    with con.cursor() as cursor, con.cursor() as writer, interruptible_by_ctrl_c(cursor):
         info = client.look_up(request.function, version=request.version)
         layout = resolved(DuckDbCatalog(cursor), request, info)
         store = _DuckDbStore(cursor, writer, layout, info.version)

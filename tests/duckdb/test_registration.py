@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -241,7 +242,7 @@ def test_ctrl_c_within_a_function_is_ctrl_c():
 
     with contextlib.closing(duckdb.connect()) as con:
         con.create_function("pressed", pressed, None, "VARCHAR", type=ARROW, null_handling=SPECIAL)
-        with pytest.raises(KeyboardInterrupt), interruptible_by_ctrl_c():
+        with pytest.raises(KeyboardInterrupt), interruptible_by_ctrl_c(con):
             con.execute("SELECT pressed(i) FROM range(3) AS r(i)").fetchall()
 
 
@@ -257,6 +258,18 @@ def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
         assert out == "interrupted\n"
     finally:
         process.kill()
+
+
+def test_ctrl_c_ends_a_statement_whose_rows_another_thread_reads():
+    con, registration = registered(FakeTransport())
+    key = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    key.start()
+    began_s = time.monotonic()
+    with pytest.raises((KeyboardInterrupt, RuntimeError, duckdb.InterruptException)):
+        con.execute("SELECT count(a), sum(sqrt(b)) FROM (VALUES (1), (2)) AS t(a), range(2000000000) AS u(b)")
+    assert time.monotonic() - began_s < 8
+    assert con.execute("SELECT udf_f('a')").fetchall() == [(label_of(b"a"),)]
+    registration.close()
 
 
 def test_duckdb_says_no_user_unless_it_is_told_one() -> None:

@@ -305,6 +305,16 @@ def test_ctrl_c_within_a_query_is_ctrl_c(
         scored(con, server, output="food")
 
 
+def test_ctrl_c_ends_a_search_for_rows_that_takes_long(con: duckdb.DuckDBPyConnection, server: OipServer):
+    key = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    key.start()
+    began_s = time.monotonic()
+    slow = "SELECT sum(sqrt(b)) FROM (VALUES (1), (2)) AS t(a), range(2000000000) AS u(b)"
+    with pytest.raises(KeyboardInterrupt):
+        scored(con, server, output="food", condition=f"age < ({slow})")
+    assert time.monotonic() - began_s < 8
+
+
 def test_duckdb_tells_of_ctrl_c_in_a_way_that_is_known(con: duckdb.DuckDBPyConnection):
     heard: list[int] = []
 
@@ -322,7 +332,7 @@ def test_duckdb_tells_of_ctrl_c_in_a_way_that_is_known(con: duckdb.DuckDBPyConne
         keys = [press_after(0.02)]
         end_s = time.monotonic() + 20
         try:
-            with interruptible_by_ctrl_c():
+            with interruptible_by_ctrl_c(con):
                 while time.monotonic() < end_s:
                     con.execute("SELECT count(*), max(image_path || age) FROM foodlog").fetchall()
                     # CPython drops what is raised in a callback of its garbage collector (Hypothesis leaves
