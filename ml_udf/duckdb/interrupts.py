@@ -94,11 +94,11 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._on_sigint)
 
     def stop_listening(self) -> None:
-        """Give Ctrl-C back, if nobody has taken it meanwhile."""
+        """Give Ctrl-C back, if nobody has taken it meanwhile; who has may call us, and we pass it on."""
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and self._previous and signal.getsignal(signal.SIGINT) == self._on_sigint:
             signal.signal(signal.SIGINT, self._previous)
-        self._previous = None
+            self._previous = None
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         self.interrupt()

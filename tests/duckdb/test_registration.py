@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -270,6 +271,25 @@ def test_ctrl_c_ends_a_statement_whose_rows_another_thread_reads():
     assert time.monotonic() - began_s < 8
     assert con.execute("SELECT udf_f('a')").fetchall() == [(label_of(b"a"),)]
     registration.close()
+
+
+def close_in_a_thread(registration: Registration) -> None:
+    thread = threading.Thread(target=registration.close)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("close", [Registration.close, close_in_a_thread])
+def test_ctrl_c_is_there_whichever_registration_is_closed_first(close: Callable[[Registration], None]):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        (_, first), (_, second) = registered(FakeTransport()), registered(FakeTransport())
+        for registration in (first, second):
+            close(registration)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_duckdb_says_no_user_unless_it_is_told_one() -> None:
