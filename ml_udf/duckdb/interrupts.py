@@ -52,7 +52,8 @@ class Interrupts:
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
-        self._lock = threading.Lock()
+        # Ctrl-C may come to a thread that has it.
+        self._lock = threading.RLock()
         self._tokens: set[threading.Event] = set()
         self._previous: Callable[[int, FrameType | None], object] | None = None
 

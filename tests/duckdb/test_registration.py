@@ -19,7 +19,7 @@ from duckdb.func import ARROW, SPECIAL
 
 import ml_udf.duckdb
 from ml_udf.client import Client, Options
-from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
+from ml_udf.duckdb.interrupts import Interrupts, interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from ml_udf.errors import BadOption, ServerUnreachable, UnknownFunction
 from tests.postgres.oip_server import oip_server
@@ -290,6 +290,24 @@ def test_ctrl_c_is_there_whichever_registration_is_closed_first(close: Callable[
                 signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_may_come_while_a_call_begins():
+    class Pressed(set[threading.Event]):
+        def add(self, token: threading.Event) -> None:
+            interrupts.interrupt()  # as Python does it, in between
+            super().add(token)
+
+    def call() -> None:
+        with interrupts.call():
+            begun.set()
+
+    begun = threading.Event()
+    with contextlib.closing(duckdb.connect()) as con:
+        interrupts = Interrupts(con)
+        interrupts._tokens = Pressed()
+        threading.Thread(target=call, daemon=True).start()
+        assert begun.wait(10)
 
 
 def test_duckdb_says_no_user_unless_it_is_told_one() -> None:
