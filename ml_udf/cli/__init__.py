@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from ml_udf.cli.ctrl_c import press_what_python_drops_again
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line; say what to install where it is missing."""
+    press_what_python_drops_again()
     try:
         from ml_udf.cli.app import app
     except ModuleNotFoundError as exc:

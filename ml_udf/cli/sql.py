@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ml_udf.cli.console import INTERRUPTED, console, fail, note
+from ml_udf.cli.ctrl_c import ctrl_c_until_heard
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.cli.unknown_function import unknown_function
 from ml_udf.errors import MlUdfError
@@ -51,28 +52,29 @@ def sql(
 
     ml-udf sql "SELECT udf_food_name(image_path) AS food, count(*) FROM 'foodlog.csv' GROUP BY food"
     """
-    try:
-        import duckdb
+    with ctrl_c_until_heard():
+        try:
+            import duckdb
 
-        import ml_udf.duckdb
-        from ml_udf.config import Options
-        from ml_udf.duckdb.cheap_first import asked
-        from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
-    except ModuleNotFoundError as exc:
-        fail(f"{exc.name} is missing", "pip install 'ml_udf[duckdb]'")
-    text = query if query is not None else sys.stdin.read()
+            import ml_udf.duckdb
+            from ml_udf.config import Options
+            from ml_udf.duckdb.cheap_first import asked
+            from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
+        except ModuleNotFoundError as exc:
+            fail(f"{exc.name} is missing", "pip install 'ml_udf[duckdb]'")
+        text = query if query is not None else sys.stdin.read()
+        try:
+            options = Options().overridden({"on_error": on_error})
+            con = duckdb.connect(database)
+            registration = ml_udf.duckdb.register(
+                con, server.endpoint, token=server.token, options=options, user=server.user, **server.security
+            )
+        except MlUdfError as error:
+            fail(error.message, error.hint)
+        except duckdb.Error as error:
+            fail(str(error), "name a DuckDB file that exists, or one to be made, with --database")
     try:
-        options = Options().overridden({"on_error": on_error})
-        con = duckdb.connect(database)
-        registration = ml_udf.duckdb.register(
-            con, server.endpoint, token=server.token, options=options, user=server.user, **server.security
-        )
-    except MlUdfError as error:
-        fail(error.message, error.hint)
-    except duckdb.Error as error:
-        fail(str(error), "name a DuckDB file that exists, or one to be made, with --database")
-    try:
-        with interruptible_by_ctrl_c(con):
+        with ctrl_c_until_heard(), interruptible_by_ctrl_c(con):
             for statement in con.extract_statements(text):
                 if show_rewrite:
                     _show(ml_udf.duckdb.rewritten(con, statement.query))
