@@ -28,7 +28,7 @@ from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.vectors import OF_TEXTS, VectorType
 from ml_udf.errors import WrongType
 from ml_udf.name_list import names_of
-from ml_udf.quoting import qualified
+from ml_udf.quoting import literal, qualified
 from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.layout import Source
@@ -42,6 +42,7 @@ from ml_udf.scoring.texts import sample_texts, text_of
 __all__ = ["score_connection", "score_table"]
 
 _FLOATS = re.compile(r"FLOAT\[(\d+)\]")
+_PATH_PART = re.compile(r'(?:"((?:[^"]|"")+)"|([^",.]+))(?:[.,]|\Z)')
 _ANSWERS = "ml_udf_answers"  # of this cursor alone
 # Constraints that the answers violate, whoever else writes.
 _OF_THE_ANSWERS = re.compile(r"(CHECK|NOT NULL) constraint failed")
@@ -51,15 +52,12 @@ CONFLICT_PATIENCE_S = 20.0  # with other cursors, each of which may write for se
 CONFLICT_PAUSE_S = 0.01
 MAX_CONFLICT_PAUSE_S = 0.2
 
-_RELATION = """
+_RELATIONS = """
     SELECT database_name, schema_name, table_name AS name, 'table' AS kind FROM duckdb_tables()
-    WHERE lower(table_name) = lower($1) AND ($2 IS NULL OR lower(schema_name) = lower($2))
-      AND ($3 IS NULL OR lower(database_name) = lower($3))
+    WHERE lower(table_name) = lower($1)
     UNION ALL
     SELECT database_name, schema_name, view_name, 'view' FROM duckdb_views()
-    WHERE lower(view_name) = lower($1) AND ($2 IS NULL OR lower(schema_name) = lower($2))
-      AND ($3 IS NULL OR lower(database_name) = lower($3)) AND NOT internal
-    ORDER BY database_name <> current_database(), schema_name <> current_schema() LIMIT 1"""
+    WHERE lower(view_name) = lower($1) AND NOT internal"""
 
 _KEYS = """
     SELECT constraint_type = 'PRIMARY KEY', constraint_column_names FROM duckdb_constraints()
@@ -115,7 +113,10 @@ def score_connection(
     on_progress: Callable[[ScoreProgress], None] = lambda _: None,
 ) -> ScoreProgress:
     """`score_table` with what it makes. By cursors of its own: `con` may be in a transaction."""
+    ((path,),) = con.execute("SELECT current_setting('search_path')").fetchall()
     with con.cursor() as cursor, con.cursor() as writer, interruptible_by_ctrl_c(cursor):
+        if path:  # a cursor begins where the database does, not where USE has led `con`
+            cursor.execute(f"SET search_path = {literal(path)}")
         info = client.look_up(request.function, version=request.version)
         layout = resolved(DuckDbCatalog(cursor), request, info)
         store = _DuckDbStore(cursor, writer, layout, info.version)
@@ -260,14 +261,23 @@ class DuckDbCatalog:
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
+        ((path, *first),) = cursor.execute(
+            "SELECT lower(current_setting('search_path')), lower(current_database()), lower(current_schema())"
+        ).fetchall()
+        parts = [within.replace('""', '"') or plain for within, plain in _PATH_PART.findall(path)] or first
+        self._path = list(zip(parts[::2], parts[1::2], strict=True))
 
     def found(self, name: str) -> Source | None:
         """The table or view that SQL would find by this name. Raises `BadOption` for what is no name."""
-        parts: list[str | None] = [*reversed(split_name(name))]
-        found = self._cursor.execute(_RELATION, [*parts, None, None][:3]).fetchall()
+        *place, name = split_name(name)
+        found = [
+            (rank, row)
+            for row in self._cursor.execute(_RELATIONS, [name]).fetchall()
+            if (rank := self._rank(place, row[0].lower(), row[1].lower())) is not None
+        ]
         if not found:
             return None
-        ((database, schema, table, kind),) = found
+        _, (database, schema, table, kind) = min(found)
         sql = qualified(database, schema, table)
         described = self._cursor.execute(f"DESCRIBE {sql}").fetchall()
         keys = self._cursor.execute(_KEYS, [database, schema, table]).fetchall()
@@ -279,6 +289,15 @@ class DuckDbCatalog:
             primary=next((tuple(names) for is_primary, names in keys if is_primary), ()),
             unique=tuple(frozenset(names) for _, names in keys) if kind == "table" else None,
         )
+
+    def _rank(self, place: Sequence[str], database: str, schema: str) -> int | None:
+        """How soon a name in that place finds what is in a schema, 0 the soonest; None where it does not."""
+        named = [part.lower() for part in place]
+        near = [each == (database, schema) if not named else each[0] == database for each in self._path]
+        if named in ([], [schema]) and True in near:
+            return near.index(True)
+        is_whole = named == [database, schema] or [*named, "main"] == [database, schema]
+        return len(near) if is_whole else None
 
     @property
     def types(self) -> Mapping[AnswerKind, str]:

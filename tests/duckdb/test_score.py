@@ -305,6 +305,39 @@ def test_ctrl_c_within_a_query_is_ctrl_c(
         scored(con, server, output="food")
 
 
+@pytest.mark.parametrize(
+    ("used", "relation", "meant"),
+    [
+        ("memory", "foodlog", "memory.main"),
+        ("memory", '"my shop".foodlog', '"my shop".main'),
+        ("memory", '"my shop".OLD.foodlog', '"my shop".old'),
+        ('"my shop"', "foodlog", '"my shop".main'),
+        ('"my shop"', "old.foodlog", '"my shop".old'),
+        ('"my shop".old', "foodlog", '"my shop".old'),
+        ('"my shop".old', "memory.foodlog", "memory.main"),
+    ],
+)
+def test_a_name_means_the_table_that_it_means_in_sql(server: OipServer, used: str, relation: str, meant: str):
+    places = ["memory.main", '"my shop".main', '"my shop".old']
+    with duckdb.connect() as con:
+        con.execute('ATTACH \':memory:\' AS "my shop"; CREATE SCHEMA "my shop".old')
+        for place in places:
+            con.execute(f"CREATE TABLE {place}.foodlog (image_path VARCHAR PRIMARY KEY, food VARCHAR)")
+            con.execute(f"INSERT INTO {place}.foodlog VALUES ('/1', NULL)")
+        con.execute(f"USE {used}")
+        score_table(con, server.url, relation, "udf_food_name", "image_path", output="food")
+        counts = [con.execute(f"SELECT count(food) FROM {place}.foodlog").fetchall() for place in places]
+    assert counts == [[(int(place == meant),)] for place in places]
+
+
+def test_a_table_elsewhere_takes_no_answers_that_are_for_a_new_one(
+    con: duckdb.DuckDBPyConnection, server: OipServer
+):
+    con.execute("CREATE SCHEMA old; CREATE TABLE old.scores (id INTEGER PRIMARY KEY, value VARCHAR)")
+    assert scored(con, server, result_table="scores") == (5000, 0, 0)
+    assert con.execute("SELECT count(*) FROM old.scores").fetchall() == [(0,)]
+
+
 def test_ctrl_c_ends_a_search_for_rows_that_takes_long(con: duckdb.DuckDBPyConnection, server: OipServer):
     key = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     key.start()
