@@ -22,8 +22,9 @@ __all__ = [
 INTERRUPTED = 130
 """The status after Ctrl-C: 128 + SIGINT, as of every program that the shell ran."""
 
-console = Console()
-_errors = Console(stderr=True)
+# What is in brackets or between colons is text: a value, a row of a table, an error's code.
+console = Console(markup=False, emoji=False)
+_errors = Console(stderr=True, markup=False, emoji=False)
 
 
 def token_of(token_file: Path | None) -> str | None:

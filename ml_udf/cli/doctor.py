@@ -53,7 +53,7 @@ def doctor(
     if postgres is not None:
         sections.append(("The database", check_cluster(postgres)))
     for title, findings in sections:
-        console.print(f"\n[bold]{title}[/]")
+        console.print(f"\n{title}", style="bold")
         broken += sum(show(finding) for finding in findings)
     if broken:
         console.print(f"\n{broken} to mend.", style="bold red")
