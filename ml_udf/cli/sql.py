@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +36,7 @@ def sql(
     query: Annotated[str | None, typer.Argument(help="SQL; read from standard input when left out")] = None,
     database: Annotated[str, typer.Option("--database", "-d", help="a DuckDB file")] = ":memory:",
     form: Annotated[Format, typer.Option("--format", "-f", help="how rows are printed")] = Format.TABLE,
-    max_rows: Annotated[int, typer.Option(help="rows that a table shows at most")] = 40,
+    max_rows: Annotated[int, typer.Option(min=0, help="rows that a table shows at most")] = 40,
     on_error: Annotated[
         str, typer.Option(help="error: a faulty row fails; null: it is NULL, counted")
     ] = "error",
@@ -113,9 +114,12 @@ def _print(con: Any, form: Format, max_rows: int) -> None:  # noqa: ANN401  # a 
         while rows := con.fetchmany(10_000):
             writer.writerows(rows)
     elif form is Format.JSON:
+        names = _told_apart(columns)
         while rows := con.fetchmany(10_000):
             for row in rows:
-                sys.stdout.write(json.dumps(dict(zip(columns, row, strict=True)), default=str) + "\n")
+                sys.stdout.write(
+                    json.dumps(_keyed_by_text(dict(zip(names, row, strict=True))), default=str) + "\n"
+                )
     else:
         rows = con.fetchmany(max_rows + 1)
         _print_table(
@@ -123,6 +127,28 @@ def _print(con: Any, form: Format, max_rows: int) -> None:  # noqa: ANN401  # a 
         )
         if len(rows) > max_rows:
             console.print(f"the first {max_rows} rows; --max-rows shows more, --format csv all")
+
+
+def _told_apart(columns: Sequence[str]) -> list[str]:
+    """Their names; of those alike all but the first have a number, as DuckDB gives them."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 0
+        while name in names:
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
+
+
+def _keyed_by_text(value: object) -> object:
+    """The same with texts for keys: a MAP may have others, which JSON has not."""
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str | int | float | None) else str(key): _keyed_by_text(each)
+            for key, each in value.items()
+        }
+    return [_keyed_by_text(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _print_table(columns: list[str], rows: list[list[str]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import duckdb
 import pytest
 from typer.testing import CliRunner
@@ -31,3 +33,21 @@ def printed(*arguments: str) -> str:
 def test_a_table_shows_brackets_and_colons_as_they_are(value: str):
     told = printed(f"SELECT '{value}' AS a, 1 AS \"{value}\"")
     assert told.count(value) == 2
+
+
+def test_json_has_each_column_of_the_same_name():
+    assert json.loads(printed("--format", "json", "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS b")) == {
+        "a": 1,
+        "a_1": 2,
+        "a_1_1": 3,
+        "b": 4,
+    }
+
+
+def test_json_has_a_map_whose_keys_are_no_texts():
+    told = printed("--format", "json", "SELECT [map {DATE '2026-01-31': map {true: 1}}] AS m")
+    assert json.loads(told) == {"m": [{"2026-01-31": {"true": 1}}]}
+
+
+def test_no_number_of_rows_is_negative():
+    assert CliRunner().invoke(app, ["sql", "--max-rows", "-1", "SELECT 1"]).exit_code == 2
