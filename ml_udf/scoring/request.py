@@ -68,8 +68,10 @@ class ScoreRequest:
             raise BadOption(f"row_limit = {self.row_limit} is negative", hint="leave it out for all rows")
         if self.on_error not in ("error", "null"):
             raise BadOption(f"on_error = {self.on_error!r} is not known", hint="use error or null")
-        if self.patience_s < 0:
-            raise BadOption(f"patience_s = {self.patience_s:g} is negative", hint="use 0 not to wait at all")
+        if not self.patience_s >= 0:  # nor is NaN, with which no wait would end
+            raise BadOption(
+                f"patience_s = {self.patience_s:g} is no time to wait", hint="use 0 not to wait at all"
+            )
 
 
 def rescore_of(text: str | None) -> frozenset[str] | None:

@@ -26,6 +26,7 @@ from ml_udf.scoring.texts import array_literal, float_width, text_of
         {"output": "a", "row_limit": -1},
         {"output": "a", "on_error": "maybe"},
         {"output": "a", "patience_s": -1.0},
+        {"output": "a", "patience_s": float("nan")},
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(how: dict[str, Any]):
