@@ -138,6 +138,28 @@ def test_a_condition_that_fails_only_for_rows_that_the_model_keeps_away_does_not
     assert found.fetchall() == [(0,)]
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "(k <> 0 AND 9 // k > 2)",
+        "k <> 0 AND 9 // k > 2",
+        "(k = 0 OR 9 // k > 2) AND k < 5",
+        "(k <> 0 AND (z = 0 OR 9 // k // z > 2))",
+    ],
+)
+def test_what_keeps_a_condition_from_failing_keeps_it_from_that_beside_a_model(
+    con: duckdb.DuckDBPyConnection, model: Model, beside: str
+):
+    query = f"SELECT x, k FROM t WHERE udf(x) <> 'a' OR {beside}"
+    told = ml_udf.duckdb.rewritten(con, query)
+    assert told.is_changed
+    was, asked = outcome(con, model, query)
+    assert not isinstance(was, type)
+    now, asks = outcome(con, model, told.query)
+    assert now == was
+    assert asks < asked
+
+
 def test_a_registered_function_and_its_catalog_are_known_for_models():
     own = duckdb.connect()
     transport = FakeTransport()

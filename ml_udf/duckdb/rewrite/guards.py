@@ -194,11 +194,10 @@ class AskedLast:
     def text(self, piece: Part | Condition) -> str:
         """The condition as CASEs, models last; TRUE for the same rows, and for the others FALSE or NULL."""
         parts = self._parts(piece)
+        if isinstance(piece, Part) or all(role is Role.CHEAP for _, role in parts):
+            return self._text[piece.start : piece.end]
         if not any(role is Role.MODEL for _, role in parts):
-            return self._text[piece.start : piece.end]
-        assert isinstance(piece, Condition) or len(parts) == 1
-        if isinstance(piece, Part):
-            return self._text[piece.start : piece.end]
+            return self._one_by_one(piece)
         cheap = [self._slice(part) for part, role in parts if role is Role.CHEAP]
         risky = [self._slice(part) for part, role in parts if role is Role.RISKY]
         others = [self.text(part) for part, role in parts if role is not Role.CHEAP]
@@ -210,6 +209,14 @@ class AskedLast:
         if not whens:
             return last
         return "CASE " + " ".join(f"WHEN {when} THEN TRUE" for when in whens) + f" ELSE {last} END"
+
+    def _one_by_one(self, piece: Condition) -> str:
+        """One that may fail, `k <> 0 AND 9 // k > 2`: each part only where those before it settle nothing."""
+        parts = sorted(self._parts(piece), key=lambda each: each[1] is not Role.CHEAP)
+        *firsts, last = [self.text(part) for part, _ in parts]
+        if piece.joined_by is exp.And:
+            return case([], [*firsts, last])
+        return "CASE " + " ".join(f"WHEN {when} THEN TRUE" for when in firsts) + f" ELSE {last} END"
 
     def is_clear(self, piece: Part | Condition) -> bool:
         """Whether all in it is open models and conditions that may stand before them."""
