@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from types import FrameType
 
 import typer
 
@@ -67,5 +68,9 @@ def every(interval_s: float, run: Callable[[], ScoreProgress], say: Callable[[st
         signal.signal(signal.SIGTERM, before)
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """As Ctrl-C does, which ends DuckDB's statement, too."""
+    pressed = signal.getsignal(signal.SIGINT)
+    if callable(pressed):
+        pressed(signal.SIGINT, frame)
     raise KeyboardInterrupt

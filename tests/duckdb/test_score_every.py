@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from ml_udf.cli.score_every import interval_of, rest_s
+from ml_udf.cli.score_every import every, interval_of, rest_s
+from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.errors import BadOption
+from ml_udf.scoring import ScoreProgress
 from tests.postgres.oip_server import label_of, oip_server
 from tests.waiting import wait_until
 
@@ -50,6 +55,20 @@ def test_new_and_changed_rows_are_answered_until_it_is_told_to_end(tmp_path: Pat
         assert (running.returncode, "Traceback" in err) == (0, False), err
         assert "300 rows answered" in out
         assert sorted(server.rows) == sorted([*(f"/{n}" for n in range(300)), "/new", "/other"])
+
+
+def test_a_round_that_is_told_to_end_ends_within_duckdbs_statement() -> None:
+    slow = "SELECT count(a), sum(sqrt(b)) FROM (VALUES (1), (2)) AS t(a), range(2000000000) AS u(b)"
+
+    def run() -> ScoreProgress:
+        with duckdb.connect() as con, interruptible_by_ctrl_c(con):
+            con.execute(slow)
+        return ScoreProgress(0)
+
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    began_s = time.monotonic()
+    every(60.0, run, print)
+    assert time.monotonic() - began_s < 8
 
 
 def change(file: Path, statement: str) -> None:
