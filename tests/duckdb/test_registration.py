@@ -273,6 +273,19 @@ def test_ctrl_c_ends_a_statement_whose_rows_another_thread_reads():
     registration.close()
 
 
+def test_ctrl_c_interrupts_the_connection_whose_threads_see_nothing_else():
+    class Busy:
+        interrupted = False
+
+        def interrupt(self) -> None:
+            self.interrupted = True
+
+    con = Busy()
+    with pytest.raises(KeyboardInterrupt), interruptible_by_ctrl_c(con):  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGINT)
+    assert con.interrupted
+
+
 def close_in_a_thread(registration: Registration) -> None:
     thread = threading.Thread(target=registration.close)
     thread.start()
