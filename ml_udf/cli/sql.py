@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import sys
@@ -96,6 +97,8 @@ def sql(
     except KeyboardInterrupt:
         fail("interrupted", status=INTERRUPTED)
     finally:
+        with contextlib.suppress(duckdb.Error):  # else a BEGIN that has failed lets nothing be done
+            con.rollback()
         registration.flush_warnings()
         registration.close()
 

@@ -49,5 +49,11 @@ def test_json_has_a_map_whose_keys_are_no_texts():
     assert json.loads(told) == {"m": [{"2026-01-31": {"true": 1}}]}
 
 
+def test_what_fails_after_begin_is_told():
+    done = CliRunner().invoke(app, ["sql", "BEGIN; SELECT udf_f('bad')"])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert "bad is not there" in done.stderr
+
+
 def test_no_number_of_rows_is_negative():
     assert CliRunner().invoke(app, ["sql", "--max-rows", "-1", "SELECT 1"]).exit_code == 2
