@@ -70,12 +70,12 @@ def entry_of(
     """What a caller did. token: the one that they named, where it is not theirs yet."""
     return AuditEntry(
         at_s,
-        (token or caller.token)[:_LONGEST],
-        caller.address[:_LONGEST],
-        caller.user[:_LONGEST],
-        caller.database[:_LONGEST],
-        action[:_LONGEST],
-        what[:_LONGEST],
+        _kept(token or caller.token),
+        _kept(caller.address),
+        _kept(caller.user),
+        _kept(caller.database),
+        _kept(action),
+        _kept(what),
         status,
         count,
     )
@@ -83,7 +83,12 @@ def entry_of(
 
 def entry_by_server(at_s: float, action: str, what: str, cause: str) -> AuditEntry:
     """What the server did by itself, and why."""
-    return AuditEntry(at_s, SERVER, "", "", "", action, f"{what}: {cause}"[:_LONGEST], 200)
+    return AuditEntry(at_s, SERVER, "", "", "", action, _kept(f"{what}: {cause}"), 200)
+
+
+def _kept(text: str) -> str:
+    # PostgreSQL has no text with a NUL, and an entry that it refuses would hold up all behind it.
+    return text[:_LONGEST].replace("\0", "\ufffd")
 
 
 class Auditing(Protocol):

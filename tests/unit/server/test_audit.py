@@ -185,3 +185,16 @@ def test_a_name_that_somebody_sent_is_cut_and_stays_on_its_line(tmp_path: Path) 
     (line,) = lines(tmp_path)
     assert line["claimed_user"] == 'a"\n{"x": 1}'
     assert [len(str(line[name])) for name in ("claimed_database", "what")] == [200, 200]
+
+
+def test_a_name_that_no_database_takes_holds_up_no_entry(database: Engine, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = log_of(database, tmp_path)
+        stranger = Caller("", "10.0.0.9", frozenset(), user="a\0b", database="\0")
+        log.fold(entry_of(1e9, stranger, "POST what is not there", "/v1/functions/\0", 401))
+        assert await log.keep(ENTRY)
+        after, before = await log.page(None, 10)
+        assert after["what"] == "udf_a"
+        assert (before["what"], before["claimed_user"]) == ("/v1/functions/\ufffd", "a\ufffdb")
+
+    asyncio.run(scenario())
