@@ -163,6 +163,8 @@ def _changed(thing: Thing, form: Mapping[str, Any]) -> Thing:
         raise BadOption(
             f"'owner' must be the name of a token, of {_LONGEST_NAME} characters at most, as others"
         )
+    if not all(each.isprintable() for each in (owner, *names)):
+        raise BadOption("'owner' and 'shared_with' must be the names of tokens, without control characters")
     if visibility == "shared" and not names:
         raise BadOption("'shared_with' must name the tokens that a shared thing is shared with")
     return Thing(

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from server.errors import BadOption, BodyTooLarge, Unsupported
+from server.plain_json import check_plain
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -56,7 +57,12 @@ async def json_object(request: Request, *, may_be_empty: bool = False) -> dict[s
         if size > JSON_BYTES:
             raise BodyTooLarge(f"the request's JSON is over the limit of {JSON_BYTES} bytes")
         parts.append(part)
-    return object_in(b"".join(parts) or (b"{}" if may_be_empty else b""))
+    content = object_in(b"".join(parts) or (b"{}" if may_be_empty else b""))
+    try:
+        check_plain(content)  # what is kept of it is shown to others
+    except ValueError as exc:
+        raise BadOption(f"the body cannot be kept: {exc}") from exc
+    return content
 
 
 def object_in(body: bytes) -> dict[str, Any]:

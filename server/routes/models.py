@@ -16,6 +16,7 @@ from server.catalog.functions import ModelVersion
 from server.errors import BadOption
 from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
+from server.plain_json import check_plain
 from server.routes.callers import tell
 from server.routes.classes import asks_for_classes, told_classes
 from server.routes.lists import list_reply, told_each
@@ -81,6 +82,10 @@ async def _manifest(form: FormData) -> dict[str, Any]:
         raise BadOption(f"the part 'manifest' is not JSON: {exc}") from exc
     if not isinstance(manifest, dict):
         raise BadOption("the part 'manifest' must be a JSON object")
+    try:
+        check_plain(manifest)
+    except ValueError as exc:
+        raise BadOption(f"the part 'manifest' cannot be kept: {exc}") from exc
     return manifest
 
 

@@ -24,6 +24,7 @@ from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
 from gpu_worker.model_files.regular import MANIFEST_FILE, flush, open_regular, read_json
 from gpu_worker.model_files.remote_spec import is_remote, remote_sha256
 from server.errors import BadOption, BodyTooLarge
+from server.plain_json import check_plain
 from server.store.manifest import check_model_name, check_name, model_from_manifest
 from server.store.readers import Readers, close_to_others
 
@@ -67,9 +68,14 @@ class Artifacts:
     def read_manifest(self, directory: Path) -> dict[str, Any]:
         """The manifest in `directory`. Raises `BadOption` if there is none that can be read."""
         try:
-            return read_json(directory / MANIFEST_FILE)
+            manifest = read_json(directory / MANIFEST_FILE)
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
+        try:
+            check_plain(manifest)
+        except ValueError as exc:
+            raise BadOption(f"{directory / MANIFEST_FILE} cannot be kept: {exc}") from exc
+        return manifest
 
     def install(
         self,

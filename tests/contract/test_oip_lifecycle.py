@@ -205,6 +205,9 @@ def test_an_uploaded_model_is_stored_checked_and_answers(house: InferenceServer,
     )
     refused = call(house.port, "POST", "/register", damaged, headers)
     assert (refused.status, "SHA-256" in refused.error) == (400, True)
+    endless, headers = multipart(manifest=("model.json", b'{"format": 1, "name": "uploaded", "note": 1e400}'))
+    refused = call(house.port, "POST", "/register", endless, headers)
+    assert (refused.status, "cannot be kept" in refused.error) == (400, True)
     body, headers = multipart(
         manifest=("model.json", json.dumps(manifest).encode()), weights=("model.safetensors", weights)
     )

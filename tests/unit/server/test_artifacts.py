@@ -161,6 +161,15 @@ def test_a_folder_without_a_readable_manifest_is_refused(
         artifacts.adopt(tmp_path)
 
 
+@pytest.mark.parametrize("value", ["1e400", '"\\ud800"', '"\\u0000"'])
+def test_a_manifest_that_others_could_not_read_again_is_refused(
+    artifacts: Artifacts, tmp_path: Path, value: str
+) -> None:
+    (tmp_path / "model.json").write_text(f'{{"format": 1, "name": "net", "note": {value}}}')
+    with pytest.raises(BadOption, match=r"model.json cannot be kept: it holds"):
+        artifacts.adopt(tmp_path)
+
+
 def test_a_functions_form_is_replaced_whole_and_removed(artifacts: Artifacts, home: Path) -> None:
     artifacts.write_function("f", {"version": 1})
     artifacts.write_function("f", {"version": 2})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import zlib
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_json_is_an_object_and_nothing_only_where_that_is_allowed() -> None:
     for wrong in (b"", b"[1]", b"{", b"[" * 100_000):
         with pytest.raises(BadOption):
             read_json(wrong)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    "value",
+    [b"1e400", b"-Infinity", b"NaN", b'"\\ud800"', b'"a\\u0000"', b'"\\\\\\u0000"', b'"\xed\xa0\x80"'],
+)
+def test_json_that_others_could_not_read_again_is_refused(value: bytes) -> None:
+    for wrong in (value, b'[{"deep": ' + value + b"}]"):
+        with pytest.raises(BadOption):
+            read_json(b'{"a": ' + wrong + b"}")
+
+
+def test_json_of_any_text_is_read() -> None:
+    told = {"a": "\\u0000 is no NUL", "\u00e9\U0001f355": ["\t\n", 1e308, -1]}
+    for body in (json.dumps(told), json.dumps(told, ensure_ascii=False)):
+        assert read_json(body.encode()) == told
 
 
 @pytest.mark.security

@@ -126,6 +126,8 @@ async def test_a_model_made_for_a_function_is_seen_by_who_sees_that() -> None:
         ({"visibility": "shared"}, "must name the tokens"),
         ({"shared_with": "bi"}, "must be a list"),
         ({"shared_with": ["x" * 101]}, "name of a token"),
+        ({"shared_with": ["a\0b"]}, "control characters"),
+        ({"owner": "\ud800"}, "control characters"),
         ({"colour": "red"}, "no field 'colour'"),
     ],
 )
