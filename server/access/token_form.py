@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -136,8 +135,8 @@ def _share(name: str, value: object) -> Any:  # noqa: ANN401  # of the field's t
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadOption(f"the share {name!r} must be a number")
-    if not math.isfinite(value) or not 0 <= value <= _MOST_SHARE or (name == "weight" and not value):
-        raise BadOption(f"the share {name!r} cannot be {value}")
+    if not 0 <= value <= _MOST_SHARE or (name == "weight" and not value):
+        raise BadOption(f"the share {name!r} cannot be {value!s:.40}: {_MOST_SHARE:g} is the most")
     if isinstance(default, int):
         if value != int(value):
             raise BadOption(f"the share {name!r} must be a whole number, not {value}")

@@ -178,7 +178,7 @@ def _input(raw: object, name: str) -> InputShape:
         raise BadOption(f"model.json of {name}: 'input.height' and 'input.width' must be pixels")
     try:
         mean, std = (tuple(float(v) for v in raw.get(field, ())) for field in ("mean", "std"))
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, OverflowError) as exc:
         raise BadOption(
             f"model.json of {name}: 'input.mean' and 'input.std' must be lists of numbers"
         ) from exc

@@ -51,10 +51,10 @@ class SplitRatios:
     test: float = 0.15
 
     def __post_init__(self) -> None:
-        if not (self.validation > 0 and self.test > 0 and self.validation + self.test < 0.9):
+        if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 0.9):
             raise BadOption(
                 "'validation' and 'test' are shares of the rows, above 0 and together below 0.9, "
-                f"such as 0.15; not {self.validation:g} and {self.test:g}"
+                f"such as 0.15; not {self.validation!s:.40} and {self.test!s:.40}"
             )
 
 

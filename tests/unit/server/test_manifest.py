@@ -46,6 +46,7 @@ def test_a_valid_manifest_becomes_a_model() -> None:
         ("input", {"form": "path", "height": -1}),
         ("input", {"form": "path", "height": "tall"}),
         ("input", {"form": "path", "mean": ["x"]}),
+        ("input", {"form": "path", "std": [10**400]}),
     ],
 )
 def test_a_field_that_is_wrong_is_named(field: str, value: object) -> None:

@@ -324,6 +324,8 @@ def test_a_name_that_means_something_elsewhere_is_refused(name: str) -> None:
         ({"scopes": ["infer"], "shares": {"gold": 3}}, "no share 'gold'"),
         ({"scopes": ["infer"], "shares": {"weight": 0}}, "weight"),
         ({"scopes": ["infer"], "shares": {"weight": float("nan")}}, "weight"),
+        ({"scopes": ["infer"], "shares": {"weight": 10**400}}, "weight"),
+        ({"scopes": ["infer"], "shares": {"rows_per_s": float("inf")}}, "rows_per_s"),
         ({"scopes": ["infer"], "shares": {"rows_per_s": -1}}, "rows_per_s"),
         ({"scopes": ["infer"], "shares": {"queued_rows": 1.5}}, "whole number"),
         ({"scopes": ["infer"], "shares": {"queued_rows": True}}, "must be a number"),

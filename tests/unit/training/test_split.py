@@ -199,7 +199,9 @@ def test_a_split_by_time_that_leaves_a_side_without_rows_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("validation", "test"), [(0.0, 0.1), (0.1, 0.0), (-0.1, 0.5), (0.5, -0.1), (0.5, 0.4), (math.nan, 0.1)]
+    ("validation", "test"),
+    [(0.0, 0.1), (0.1, 0.0), (-0.1, 0.5), (0.5, -0.1), (0.5, 0.4), (math.nan, 0.1), (0.1, 10**400)],
+    ids=lambda share: f"{share!s:.9}",
 )
 def test_every_side_gets_a_share_of_the_rows(validation: float, test: float) -> None:
     with pytest.raises(BadOption, match="above 0 and together below"):
