@@ -16,6 +16,7 @@ from server.store.tables import AuditRow
 __all__ = ["AuditRepository", "StoredAudit"]
 
 _MOST_ROWS = 100_000
+_MOST_IDS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class AuditRepository:
         """The newest that are older than number `before`, the newest first; "" = whichever."""
         found = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
         if before is not None:
-            found = found.where(AuditRow.id < before)
+            # A number that the registry can compare with those of entries, whatever a caller has named.
+            found = found.where(AuditRow.id < min(max(before, 0), _MOST_IDS))
         for column, wanted in (
             (AuditRow.token, token),
             (AuditRow.action, action),

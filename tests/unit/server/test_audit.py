@@ -66,6 +66,8 @@ def test_entries_are_asked_by_page_token_action_and_outcome(database: Engine, tm
         assert [each["what"] for each in newest] == ["udf_9", "udf_8", "udf_7", "udf_6"]
         older = await log.page(newest[-1]["id"], 100, token="other")
         assert [each["what"] for each in older] == ["udf_5", "udf_3", "udf_1"]
+        assert await log.page(2**70, 4) == newest
+        assert await log.page(-(2**70), 4) == []
         assert len(await log.page(None, 100, outcome="refused")) == 5
         assert await log.page(None, 100, action="train") == []
 
