@@ -36,6 +36,7 @@ __all__ = [
 
 _MOST_DIMENSIONS = 16
 _LARGEST_DIMENSION = 1 << 48
+_MOST_DIGITS = 18  # of a length; Python reads no number of thousands of them
 _as_json = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` would make an encoder for each message
 _SIZE = 10**15  # in a template, where the size of a tensor's data will stand
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -225,8 +226,8 @@ def _split(body: bytes | memoryview, header_length: str | None) -> tuple[dict[st
     view = memoryview(body)
     length = len(view)
     if header_length is not None:
-        if not header_length.isascii() or not header_length.isdigit():
-            raise WireError(f"{HEADER_LENGTH} is not a whole number: {header_length!r}")
+        if not header_length.isascii() or not header_length.isdigit() or len(header_length) > _MOST_DIGITS:
+            raise WireError(f"{HEADER_LENGTH} is not a whole number: {header_length!r:.40}")
         length = int(header_length)
         if length > len(view):
             raise WireError(f"{HEADER_LENGTH} is {length}, but the body has {len(view)} bytes")
