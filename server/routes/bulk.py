@@ -50,8 +50,9 @@ async def steer_bulk_job(services: ServicesOf, caller: CallerOf, job: str, reque
 
 def _change(form: dict[str, Any]) -> tuple[Callable[[BulkControl], BulkControl], str]:
     """What a body asks for, and in words. Raises `BadOption`."""
-    if form.keys() == {"action"} and form["action"] in _ACTIONS:
-        return _ACTIONS[form["action"]], form["action"]
+    action = form.get("action")
+    if form.keys() == {"action"} and isinstance(action, str) and action in _ACTIONS:
+        return _ACTIONS[action], action
     if form.keys() == {"max_rows_per_s"}:
         cap = form["max_rows_per_s"]
         if cap is None:

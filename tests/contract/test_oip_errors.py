@@ -54,6 +54,7 @@ INFER = "/v2/models/udf_text/infer"
         ("PUT", "/v1/functions/text_hash", {"models": ["text_hash"]}, 400, "name of a model"),
         ("DELETE", "/v1/functions/nobody", None, 404, "unknown_function"),
         ("DELETE", "/v1/functions/text_hash", None, 404, "unknown_function"),
+        ("POST", "/v1/bulk-jobs/x", {"action": ["pause"]}, 400, "say one of"),
         ("POST", "/register", {"directory": "/no/such/folder"}, 400, "cannot be read"),
         ("POST", "/register", {"directory": "relative"}, 400, "absolute"),
         ("POST", "/register", b"{", 400, "bad_option"),
