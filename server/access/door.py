@@ -194,7 +194,10 @@ def _claimed(head: RequestHead, name: bytes) -> str:
     try:
         if len(raw) > _MOST_CLAIMED:
             raise ValueError
-        return unquote_to_bytes(raw).decode()
+        text = unquote_to_bytes(raw).decode()
+        if "\0" in text:
+            raise ValueError
+        return text
     except ValueError:
         raise BadOption(
             f"the header {name.decode()} is no name in percent-encoded UTF-8 of up to {_MOST_CLAIMED} bytes"

@@ -91,6 +91,8 @@ class Gateway:
         limit = self._limit_bytes(path)
         try:
             caller = self._access.check(head, path, address)
+            if "\0" in path or b"%00" in query:
+                raise BadOption("a NUL character, %00, stands in the path or query; no name has one")
             if whole and head.method != "POST":
                 raise MethodNotAllowed(f"{path[:200]} does not take {head.method}")
             if head.length is not None and head.length > limit:

@@ -187,6 +187,14 @@ def test_a_path_is_judged_as_the_framework_reads_it(guarded: App) -> None:
     assert status(ask(gateway_of(guarded), "POST", "/v2/models/a%2Fb/infer", **sent)) == 403
 
 
+def test_no_path_and_no_query_holds_a_nul(guarded: App) -> None:
+    sent = {"authorization": f"Bearer {TOKEN}"}
+    for target in ("/v1/datasets/a%00b", "/%00", "/v1/audit?token=%00", "/v2/models/%00/infer"):
+        assert status(ask(gateway_of(guarded), "GET", target, **sent)) == 400
+        assert status(ask(gateway_of(guarded), "GET", target)) == 401
+    assert status(ask(gateway_of(guarded), "GET", "/v1/audit?token=%2500", **sent)) == 200
+
+
 @pytest.mark.parametrize(
     "host",
     [
