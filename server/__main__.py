@@ -158,16 +158,22 @@ def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting'
             return float(raw)
         if kind == tuple[Path, ...]:
             parts = raw if isinstance(raw, list) else [part for part in raw.split(os.pathsep) if part]
-            return tuple(Path(part) for part in parts)
+            return tuple(_value(name, Path, part) for part in parts)
         if kind == tuple[str, ...]:
             return tuple(raw if isinstance(raw, list) else raw.split())
         if kind is str:
             return raw
-        return Path(raw)
+        return _path(raw)
     except ValueError as exc:
         raise SettingsError(
-            f"--{name.replace('_', '-')} {raw!r} is not {_KINDS.get(kind, 'a value for it')}"
+            f"--{name.replace('_', '-')} {raw!r} is not {_KINDS.get(kind, 'the path of a file or folder')}"
         ) from exc
+
+
+def _path(text: str) -> Path:
+    if not text:  # which is the folder that the server happens to run in, to `Path`
+        raise ValueError(text)
+    return Path(text)
 
 
 def _truth(text: str) -> bool:

@@ -63,6 +63,8 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--worker-env=A B"], "'A B' is not the name of a variable"),
         (["--worker-env=A,B=1"], "'B=1' is not the name of a variable"),
         ([f"--media-root={__file__}"], "is not a folder"),
+        (["--media-root="], "--media-root '' is not the path of a file or folder"),
+        (["--home="], "--home '' is not the path of a file or folder"),
         (["--device=cpu,gpu"], "the device 'gpu' is not known: use 'auto', 'cpu', 'cuda:N' or sim:BYTES"),
         (["--workers=all"], "--workers 'all' is not a number of workers; write N, MIN:MAX"),
         (["--capacity-policy=fast"], "known: static, "),
