@@ -84,7 +84,7 @@ class SeenCatalog:
     def hidden_members(self, function: Function, also: Iterable[str] = ()) -> dict[str, str]:
         """The names of a function's models that the caller does not see → what they are called instead.
 
-        also: keys of models that it had before.
+        Those of datasets, and of the purpose of a wish, too. also: keys of models that it had before.
         """
         if self._view.is_admin:
             return {}
@@ -98,6 +98,19 @@ class SeenCatalog:
         hidden = {
             stage.name: f"function {at}" for at, stage in enumerate(stages, 1) if not self.sees(stage.name)
         }
-        return hidden | {
-            name: f"member {place}" for place, name in enumerate(names, 1) if not sees("model", name)
+        hidden |= {name: f"member {place}" for place, name in enumerate(names, 1) if not sees("model", name)}
+        return self._hidden_ends(function) | hidden
+
+    def _hidden_ends(self, function: Function) -> dict[str, str]:
+        """What a function is for, or was judged by, as far as the caller does not see it."""
+        wants, cascade = function.wants, function.cascade or {}
+        datasets = {cascade.get("dataset"), None if wants is None else wants.dataset}
+        hidden = {
+            str(name): "a dataset" for name in datasets if name and not self._view.sees("dataset", name)
         }
+        purpose = None if wants is None else wants.purpose
+        if purpose and not self._view.sees(
+            "function" if self._catalog.is_function(purpose) else "model", purpose
+        ):
+            hidden[purpose] = "a purpose"
+        return hidden

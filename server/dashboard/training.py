@@ -12,6 +12,7 @@ from server.dashboard.training_view import TrainingView, dataset_line
 from server.training.drift import seen_drift
 from server.training.jobs.described import described
 from server.training.jobs.seen import last_jobs
+from server.training.retraining import seen_retrainings
 
 __all__ = ["router"]
 
@@ -46,6 +47,6 @@ async def _view(page: Page, before: int | None) -> TrainingView:
         datasets,
         tuple(lines),
         following,
-        tuple(each for each in await services.retrainings.all() if page.seen.sees(each.function)),
+        tuple(seen_retrainings(await services.retrainings.all(), page.seen)),
         tuple(seen_drift(services.drift.latest, page.seen, page.view)),
     )

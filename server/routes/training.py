@@ -22,7 +22,7 @@ from server.services import SeenOf, Services, ServicesOf, ViewOf
 from server.training.drift import DriftOf, seen_drift
 from server.training.jobs.described import described, trials_of
 from server.training.jobs.seen import check_changes_job, check_sees_job, page_of_jobs
-from server.training.retraining import no_retraining
+from server.training.retraining import no_retraining, seen_retrainings
 
 __all__ = ["router"]
 
@@ -180,7 +180,7 @@ async def roll_back(services: ServicesOf, view: ViewOf, seen: SeenOf, name: str)
 @router.get("/v1/retrainings")
 async def list_retrainings(services: ServicesOf, seen: SeenOf) -> Response:
     """The functions that are trained again, when, and what came of it the last time."""
-    known = [each for each in await services.retrainings.all() if seen.sees(each.function)]
+    known = seen_retrainings(await services.retrainings.all(), seen)
     return json_reply({"retrainings": [_retraining(each) for each in known]})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +25,7 @@ router = APIRouter(tags=["models"])
 
 
 @router.get("/v1/variants")
-async def list_variants(services: ServicesOf, seen: SeenOf, model: str = "") -> Response:
+async def list_variants(services: ServicesOf, view: ViewOf, seen: SeenOf, model: str = "") -> Response:
     """Every variant of the models that the caller sees, refused ones too, and what is under way.
 
     model: of that alone.
@@ -34,9 +35,11 @@ async def list_variants(services: ServicesOf, seen: SeenOf, model: str = "") -> 
     served = {each.key: each for each in seen.models() if model in ("", base_of(each.name))}
     keys = {(each.name, each.version) for each in served.values()}
     known = [each for each in services.variants.all() if (each.model, each.version) in keys]
+    held_out = {each.held_out.dataset for each in known if each.held_out is not None}
+    named = {dataset for dataset in held_out if view.sees("dataset", dataset)}
 
     def told() -> list[dict[str, Any]]:
-        return [told_variant(each, served.get(each.key)) for each in known]
+        return [told_variant(each, served.get(each.key), named) for each in known]
 
     orders = services.variant_orders
     return json_reply(
@@ -74,8 +77,11 @@ def _told_order(order: Order) -> dict[str, Any]:
     }
 
 
-def told_variant(variant: Variant, served: ModelVersion | None) -> dict[str, Any]:
-    """A variant for who asks. served: as which model version; None where it is none. Blocking."""
+def told_variant(variant: Variant, served: ModelVersion | None, named: Container[str]) -> dict[str, Any]:
+    """A variant for who asks. Blocking.
+
+    served: as which model version; None where it is none. named: the datasets that they see.
+    """
     held_out = variant.held_out
     lost = None if served is None else lost_file(served)
     return {
@@ -100,7 +106,7 @@ def told_variant(variant: Variant, served: ModelVersion | None) -> dict[str, Any
         "accuracy_high": held_out and held_out.high,
         "accuracy_rows": held_out and held_out.rows,
         "agreement": held_out and held_out.agreement,
-        "dataset": held_out and held_out.dataset,
+        "dataset": held_out and (held_out.dataset if held_out.dataset in named else ""),
         "split": held_out and held_out.split,
         "refused": variant.refused or None,
         "gone": lost and f"{lost.path} is gone; {lost.remedy}",

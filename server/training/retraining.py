@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +27,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.access.audit_entry import Auditing, entry_by_server
 from server.access.caller import Kind
+from server.access.masking import masked_text
+from server.access.seen_catalog import SeenCatalog
 from server.access.view import WHOLE, View
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
@@ -43,7 +45,7 @@ from server.training.jobs.budget import budget_of
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
 
-__all__ = ["Retrainings", "every_of", "no_retraining"]
+__all__ = ["Retrainings", "every_of", "no_retraining", "seen_retrainings"]
 
 log = logging.getLogger("ml_udf.server.training")
 
@@ -66,6 +68,17 @@ def every_of(given: object) -> float | None:
     if every_s > _MOST_S:
         raise BadOption(f"'every' must be ten years at the most, not {given!r}")
     return every_s
+
+
+def seen_retrainings(known: Iterable[Retraining], seen: SeenCatalog) -> list[Retraining]:
+    """Those of functions that a caller sees; what came of them names no model that they do not."""
+    found = []
+    for each in known:
+        if seen.sees(each.function):
+            is_there = seen.is_function(each.function)
+            hidden = seen.hidden_members(seen.versions(each.function)[-1]) if is_there else {}
+            found.append(replace(each, outcome=masked_text(each.outcome, hidden)))
+    return found
 
 
 def no_retraining(function: str) -> UnknownFunction:
@@ -266,7 +279,7 @@ class Retrainings:
         except ServiceError as error:
             log.warning("dataset not refreshed dataset=%s reason=%r", dataset, str(error))
             raise BadOption(
-                f"the query of dataset {dataset} failed; the server's log says why, as refresh_dataset does"
+                "the query of its dataset failed; the server's log says why, as refresh_dataset does"
             ) from error
 
     async def _adopted(self, function: str) -> Job | None:

@@ -125,6 +125,17 @@ def test_members_that_a_user_does_not_see_are_told_of_by_their_places(site: Site
         assert reply["outputs"][1]["data"] == [said]
 
 
+def test_a_wish_does_not_tell_what_its_users_do_not_see(site: Site) -> None:
+    site.told("ann", "PUT", "/v1/functions/wished_words", {"models": ["words"]})
+    site.told("ann", "PUT", "/v1/functions/wished_words/visibility", {"visibility": "private"})
+    site.told("ann", "PUT", "/v1/functions/udf_wish", {"wants": {"purpose": "wished_words"}})
+    assert site.told("ann", "GET", "/v1/functions/udf_wish")["wants"] == {"purpose": "wished_words"}
+    assert site.told("ben", "GET", "/v1/functions/udf_wish")["wants"] == {"purpose": "a purpose"}
+    for path in ("/v1/functions/udf_wish", "/v1/functions", "/v1/decisions", "/functions/udf_wish"):
+        reply = site.ask("ben", "GET", path)
+        assert (reply.status_code, "wished_words" in reply.text) == (200, False)
+
+
 def test_a_hidden_members_name_is_not_found_by_guessing(site: Site, folder: Path) -> None:
     """What repeats a request's own words comes back as it was, whether a word is a hidden name or not."""
     names = ("guessed_words", "guessed_looks")

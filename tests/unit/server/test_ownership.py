@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,10 @@ from server.access.caller import Caller, Grants, Scope, implied
 from server.access.masking import masked, masked_text
 from server.access.ownership import Ownership
 from server.access.permissions import Thing, Visibility, changes, sees
+from server.access.seen_catalog import SeenCatalog
 from server.access.things import Things
 from server.access.view import View, Views, common_folders, folders_of
+from server.catalog.wants import Wants
 from server.errors import BadOption, Forbidden
 from server.store.database import migrate, open_database
 from server.store.repository import Repository
@@ -62,6 +66,18 @@ def test_a_view_follows_what_is_shared_and_forgotten() -> None:
     assert view.sees("function", "food")
     things.forget("function", "food")
     assert view.changes("function", "food")
+
+
+def test_a_function_tells_of_no_dataset_that_its_user_does_not_see() -> None:
+    things = Things()
+    things.keep(Thing("dataset", "salaries", "ann", "private"))
+    things.keep(Thing("dataset", "dishes", "ann", "public"))
+    catalog: Any = SimpleNamespace(is_function=lambda name: False)
+    function: Any = SimpleNamespace(named=(), fit=None, asked=(), parity=None, pipeline=None)
+    function.cascade = {"dataset": "dishes"}
+    function.wants = Wants(dataset="salaries")
+    for who, hidden in (("ann", {}), ("ben", {"salaries": "a dataset"})):
+        assert SeenCatalog(catalog, View(caller(who), things)).hidden_members(function) == hidden
 
 
 def test_hidden_names_leave_a_text_as_whole_words() -> None:

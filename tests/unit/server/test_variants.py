@@ -24,6 +24,7 @@ from server.ensemble.plan import fit_plans
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.selection import Ensemble, EnsembleMember, LoadView, RowEvidence
 from server.errors import BadOption
+from server.routes.variants import told_variant
 from server.store.manifest import check_model_name, check_name, model_from_manifest
 from server.store.variant_orders import KeptOrder, VariantOrderRepository
 from server.store.variants import VariantRepository
@@ -51,6 +52,13 @@ LOST = Variant("food", 3, "bf16", "torch", "bfloat16", refused="it loses 0.2 of 
 
 def model(name: str, version: int = 1) -> ModelVersion:
     return model_from_manifest(manifest(name, version), Path("/nowhere"))
+
+
+@pytest.mark.security
+def test_a_variant_names_no_dataset_that_its_reader_does_not_see() -> None:
+    assert told_variant(INT8, None, {"meals"})["dataset"] == "meals"
+    assert told_variant(INT8, None, set())["dataset"] == ""
+    assert told_variant(FP32, None, set())["dataset"] is None
 
 
 def test_a_variant_has_the_key_of_a_model_version_and_the_original_the_models_own() -> None:

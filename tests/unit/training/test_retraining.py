@@ -26,7 +26,7 @@ from server.store.database import migrate, open_database
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
 from server.training.jobs.spec import JobSpec
-from server.training.retraining import Retrainings, every_of
+from server.training.retraining import Retrainings, every_of, seen_retrainings
 from tests.unit.training.training_house import on_a_loop
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -391,6 +391,19 @@ async def test_what_is_forgotten_while_its_query_runs_stays_forgotten(house: Hou
     assert len(house.started) == 1, "its job goes on"
 
 
+def test_an_outcome_names_no_model_that_its_reader_does_not_see() -> None:
+    seen: Any = SimpleNamespace(
+        sees=lambda name: name != "udf_hidden",
+        is_function=lambda name: name != "udf_gone",
+        versions=lambda name: [name],
+        hidden_members=lambda function: {"inner": "member 1"},
+    )
+    said = "not trained: inner/1 of function udf_churn was not trained here"
+    known = [Retraining(name, outcome=said) for name in ("udf_churn", "udf_gone", "udf_hidden")]
+    told = [(each.function, each.outcome) for each in seen_retrainings(known, seen)]
+    assert told == [("udf_churn", said.replace("inner/1", "member 1")), ("udf_gone", said)]
+
+
 @on_a_loop
 async def test_what_a_database_says_of_a_query_is_not_told_to_all_who_may_read_outcomes(house: House) -> None:
     house.source = "warehouse"
@@ -402,7 +415,8 @@ async def test_what_a_database_says_of_a_query_is_not_told_to_all_who_may_read_o
 
     house.refresh = refused  # type: ignore[method-assign]
     await house.retrainings.step()
-    assert "the query of dataset churn failed" in house.told.outcome
+    assert "the query of its dataset failed" in house.told.outcome
+    assert "churn" not in house.told.outcome
     assert "secret" not in house.told.outcome
     assert house.told.next_at == START + timedelta(days=1)
 
