@@ -26,7 +26,7 @@ from server.http.native.choice import FRONTS, FrontMissing, choose_front
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.policies.by_name import POLICIES
-from server.settings import Settings, WorkerBounds, is_loopback, port_range
+from server.settings import LAST_PORT, Settings, WorkerBounds, is_loopback, port_range
 
 if TYPE_CHECKING:
     from server.http.tls import Tls
@@ -191,6 +191,8 @@ def _check(settings: Settings) -> None:
             continue
         if isinstance(value, int | float) and not value >= 0:
             raise SettingsError(f"--{item.name.replace('_', '-')} cannot be {value}")
+    if settings.port > LAST_PORT:  # the system would take what is left of it below 65,536
+        raise SettingsError(f"--port cannot be {settings.port}: {LAST_PORT} is the last one")
     for name in ("max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):
         if not getattr(settings, name):
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Settings", "WorkerBounds", "is_loopback", "port_range"]
+__all__ = ["LAST_PORT", "Settings", "WorkerBounds", "is_loopback", "port_range"]
 
-_LAST_PORT = 65_535
+LAST_PORT = 65_535
 
 MiB = 1 << 20
 
@@ -296,7 +296,7 @@ def port_range(text: str) -> tuple[int, int]:
     if not text:
         return 0, 0
     first, _, last = text.partition("-")
-    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= _LAST_PORT):
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= LAST_PORT):
         raise ValueError(f"{text!r} is no range of ports, such as 20000-20099")
     return int(first), int(last)
 

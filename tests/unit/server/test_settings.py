@@ -50,6 +50,7 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
     ("arguments", "said"),
     [
         (["--port=many"], "--port 'many' is not a whole number"),
+        (["--port=99999"], "--port cannot be 99999: 65535 is the last one"),
         (["--head-timeout-s=soon"], "--head-timeout-s 'soon' is not a number"),
         (["--default-policy=fastest"], "--default-policy 'fastest' is not known; known: goodput, greedy"),
         (["--default-policy=mine:Policy"], "--default-policy 'mine:Policy' is an import path"),
