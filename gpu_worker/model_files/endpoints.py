@@ -95,9 +95,8 @@ class Endpoint:
         _check_query(parts.query)
         path = parts.path.rstrip("/")
         if parts.scheme not in _PORTS or not parts.hostname or not _HOST.fullmatch(parts.hostname):
-            raise ValueError(
-                f"{url[:200]!r} is no URL of an endpoint: write http://host:port/… or https://host/…"
-            )
+            said = "this" if "@" in url else repr(url[:200])  # before it there may be a password
+            raise ValueError(f"{said} is no URL of an endpoint: write http://host:port/… or https://host/…")
         if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
             raise ValueError(f"the path of {url[:200]!r} is no plain one: no escapes, no '..'")
         return cls(parts.scheme, parts.hostname.lower(), port or _PORTS[parts.scheme], path, parts.query)

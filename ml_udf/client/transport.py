@@ -135,10 +135,14 @@ class HttpTransport:
         sslcert      file of the certificate (PEM) that a server sees that wants one of its clients
         sslkey       file of its private key, readable by this user alone; None = in sslcert, too
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # of brackets that hold no address
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
+            said = "this" if "@" in url else repr(url)  # before it there may be a password
             raise BadOption(
-                f"{url!r} is not an endpoint",
+                f"{said} is not an endpoint",
                 hint="use http://host:port, https://host:port or local:; several with commas between them",
             )
         if parts.username or parts.password or parts.query or parts.fragment:

@@ -37,6 +37,8 @@ def test_a_manifest_says_where_a_model_is_and_the_rest_has_its_usual_value() -> 
         (manifest(url=""), "the URL of the endpoint is missing"),
         (manifest(url="ftp://example.org/v1"), "no URL of an endpoint"),
         (manifest(url="https://user:hunter2@example.org/v1"), "no user, password or fragment"),
+        (manifest(url="user:hunter2@example.org/v1"), "no URL of an endpoint"),
+        (manifest(url="https:/user:hunter2@example.org/v1"), "no URL of an endpoint"),
         (manifest(url="https://example.org/v1?key=hunter2"), "may hold no 'key'"),
         (manifest(url="https://example.org/v1?v=1&api-key=hunter2"), "may hold no 'api-key'"),
         (manifest(url="https://example.org/v1?v=a%26b"), "no escapes"),

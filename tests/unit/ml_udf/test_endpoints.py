@@ -105,6 +105,18 @@ def test_each_of_a_list_has_to_be_an_endpoint_and_safe() -> None:
         Client("https://a,http://b")
 
 
+@pytest.mark.security
+@pytest.mark.parametrize("url", ["user:hunter2@h", "http:/user:hunter2@h", "ftp://user:hunter2@h"])
+def test_what_may_be_a_password_is_not_repeated(url: str) -> None:
+    with pytest.raises(BadOption, match="this is not an endpoint"):
+        Client(url)
+
+
+def test_brackets_without_an_address_are_no_endpoint() -> None:
+    with pytest.raises(BadOption, match="is not an endpoint"):
+        Client("http://[::1")
+
+
 # ── who is next ───────────────────────────────────────────────────────────────────────────────────────
 
 
