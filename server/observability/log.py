@@ -9,7 +9,10 @@ import logging
 import sys
 import traceback
 
-__all__ = ["configure_logging"]
+__all__ = ["OneLine", "configure_logging"]
+
+# What ends a line or moves a terminal's cursor, to some reader or other; names that were sent may hold it.
+_ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 class OneLine(logging.Formatter):
@@ -25,7 +28,7 @@ class OneLine(logging.Formatter):
         line = super().format(record)
         if error is not None:
             line += f" error={''.join(traceback.format_exception(error))!r}"
-        return line.replace("\n", "\\n")
+        return line.translate(_ESCAPED)
 
 
 def configure_logging(level: str) -> None:
