@@ -191,6 +191,10 @@ def _check(settings: Settings) -> None:
             continue
         if isinstance(value, int | float) and not value >= 0:
             raise SettingsError(f"--{item.name.replace('_', '-')} cannot be {value}")
+        if isinstance(value, int) and value > sys.maxsize:
+            raise SettingsError(
+                f"--{item.name.replace('_', '-')} cannot be {value}: {sys.maxsize} is the most"
+            )
     if settings.port > LAST_PORT:  # the system would take what is left of it below 65,536
         raise SettingsError(f"--port cannot be {settings.port}: {LAST_PORT} is the last one")
     for name in ("max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):

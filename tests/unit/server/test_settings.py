@@ -73,6 +73,7 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--max-feedback-labels=0"], "a request that is sent again would count twice"),
         (["--drain-s=-1"], "--drain-s cannot be -1"),
         (["--drain-s=nan"], "--drain-s cannot be nan"),
+        (["--answer-cache-bytes=9223372036854775808"], "--answer-cache-bytes cannot be 9223372036854775808"),
         (["--log-level=loud"], "--log-level"),
     ],
 )
