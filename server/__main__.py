@@ -195,6 +195,9 @@ def _check(settings: Settings) -> None:
             raise SettingsError(
                 f"--{item.name.replace('_', '-')} cannot be {value}: {sys.maxsize} is the most"
             )
+    for name in ("default_slo_ms", "dataset_timeout_s"):  # functions are bounded, and databases too
+        if getattr(settings, name) == float("inf"):
+            raise SettingsError(f"--{name.replace('_', '-')} cannot be inf")
     if settings.port > LAST_PORT:  # the system would take what is left of it below 65,536
         raise SettingsError(f"--port cannot be {settings.port}: {LAST_PORT} is the last one")
     for name in ("max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):

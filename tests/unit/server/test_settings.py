@@ -73,6 +73,8 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--max-feedback-labels=0"], "a request that is sent again would count twice"),
         (["--drain-s=-1"], "--drain-s cannot be -1"),
         (["--drain-s=nan"], "--drain-s cannot be nan"),
+        (["--default-slo-ms=inf"], "--default-slo-ms cannot be inf"),
+        (["--dataset-timeout-s=inf"], "--dataset-timeout-s cannot be inf"),
         (["--answer-cache-bytes=9223372036854775808"], "--answer-cache-bytes cannot be 9223372036854775808"),
         (["--log-level=loud"], "--log-level"),
     ],
