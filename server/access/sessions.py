@@ -24,7 +24,8 @@ __all__ = ["Session", "Sessions"]
 
 _SESSION_S = 30 * 24 * 3600.0
 _LINK_S = 600.0
-_MOST_LINKS = 100
+_MOST_LINKS = 1000
+_MOST_LINKS_OF_TOKEN = 10
 _OPEN = "open"
 _COOKIE = "session 2"  # another word for each form that cookies have had: those of before count no more
 
@@ -88,6 +89,10 @@ class Sessions:
         """A code that logs in once, within ten minutes, as this token."""
         now_s = self._clock()
         self._links = {code: found for code, found in self._links.items() if found[1] > now_s}
+        # A token's oldest go for its own new ones: nobody takes others' links away.
+        own = [code for code, (digest, _) in self._links.items() if digest == token.digest]
+        for code in own[: max(0, len(own) + 1 - _MOST_LINKS_OF_TOKEN)]:
+            del self._links[code]
         while len(self._links) >= _MOST_LINKS:
             del self._links[next(iter(self._links))]
         code = secrets.token_urlsafe(24)

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 
 from server.access.caller import SCOPES, Caller, Grants, Shares
 from server.access.failed_logins import FailedLogins
+from server.access.sessions import Sessions
 from server.access.token import PREFIX, Token, digest_of
 from server.access.token_form import RESERVED, asked_token
 from server.access.tokens import Tokens
@@ -390,3 +391,14 @@ def test_wrong_secrets_from_everywhere_take_bounded_memory_and_each_place_waits_
         failed.note(f"2001:db8::{host}", 5.0)
     assert failed.note("2001:db8::ffff", 6.0) == 59.0
     assert failed.note("2001:db8:0:1::1", 6.0) == 0.0
+
+
+def test_who_makes_many_login_links_takes_away_only_their_own() -> None:
+    held = [Token(name, digest_of(name.encode()), frozenset(("read",))) for name in ("root", "reader")]
+    sessions = Sessions(Tokens(held), b"a key")
+    of_root = sessions.link(held[0])
+    few = [sessions.link(held[1]) for _ in range(10)]
+    assert all(sessions.linked(code) == held[1] for code in few)
+    many = [sessions.link(held[1]) for _ in range(200)]
+    assert sessions.linked(of_root) == held[0]
+    assert [code for code in (*few, *many) if sessions.linked(code)] == many[-10:]
