@@ -2,6 +2,7 @@
 
 The first SIGTERM or SIGINT drains: not ready, no new rows, requests in flight finish. The second ends at
 once. SIGHUP, with TLS, reads the certificate again: connections that come from then on meet the new one.
+Without TLS it ends the server as SIGTERM does.
 Knows HTTP servers and signals, nothing of what is served.
 """
 
@@ -132,7 +133,9 @@ class Listener(uvicorn.Server):
             print(line, flush=True)  # noqa: T201  # for whoever started it
         if self._port_file is not None:
             _write_port(self._port_file, port)
-        if self._tls is not None:
+        if self._tls is None:  # its terminal is closed: what is in flight is finished all the same
+            loop.add_signal_handler(signal.SIGHUP, self.handle_exit, signal.SIGHUP, None)
+        else:
             self._warn_of_certificates()
             loop.add_signal_handler(signal.SIGHUP, self._reload)
 

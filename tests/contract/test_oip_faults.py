@@ -159,11 +159,14 @@ def test_a_vanished_clients_rows_leave_queue_and_worker(house: InferenceServer) 
     assert metric(house.port, "ml_udf_requests_total", function="udf_slow", code="cancelled") == 1
 
 
-def test_sigterm_lets_requests_finish_and_takes_no_new_ones(house: InferenceServer) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_lets_requests_finish_and_takes_no_new_ones(
+    house: InferenceServer, end: signal.Signals
+) -> None:
     thread, replies = ask(house, SLOW, "x")
     wait_until(lambda: _is_running_slowly(house))
     workers = house.worker_pids()
-    os.kill(house.pid, signal.SIGTERM)
+    os.kill(house.pid, end)
     wait_until(lambda: call(house.port, "GET", "/v2/health/ready").status == 503)
     assert call(house.port, "GET", "/v2/health/live").status == 200
     refused = call(house.port, "POST", TEXT, infer_body("y"))
