@@ -582,7 +582,7 @@ class Dispatcher:
             elif isinstance(action, RefuseRows):
                 function = self._functions[action.function]
                 self.residency.lost(function.asked, sum(part.rows for part in action.slices))
-                self._fail(self._like.own_slices(action.slices), late_of(action, function, now_s))
+                self._too_late(self._like.own_slices(action.slices), late_of(action, function, now_s))
             elif isinstance(action, AnswerKnown):
                 self._answer_known(action)
             else:
@@ -961,7 +961,7 @@ class Dispatcher:
                 wait_s = max(0.01, rejection.retry_after_s or 0.0)
                 self._loop.call_later(wait_s, self._resubmit_later, pending, left, members)
             else:
-                pending.fail_part(left, error_of(rejection, pending.call.function, now_s))
+                self._too_late([left], error_of(rejection, pending.call.function, now_s))
 
     def _resubmit_later(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> None:
         self._resubmit(time.monotonic(), pending, part, members)
@@ -980,6 +980,16 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is not None:
                 pending.fail_part(part, error)
+
+    def _too_late(self, slices: Iterable[Slice], error: ServiceError) -> None:
+        """Rows that can no longer be done in time. Of those that were sent anew another copy may be on a
+        worker: it answers them, or their deadline ends them.
+        """
+        for part in slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None:
+                for left in self._late_rows.without_copies(pending, part):
+                    pending.fail_part(left, error)
 
     def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
         # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it

@@ -130,6 +130,27 @@ def test_a_copy_that_there_is_no_time_for_costs_nothing() -> None:
     asyncio.run(scenario())
 
 
+def test_a_copy_that_comes_too_late_leaves_its_rows_to_the_worker_that_has_them() -> None:
+    async def scenario() -> None:
+        house = hedging()
+        house.latencies[NET.key] = LatencyModel({1: 0.1, 64: 0.2})
+        house.dispatcher.configure(house.function)
+        house.place(w0="net")
+        house.ask("0", "0")
+        await settle()
+        ends_s = time.monotonic() + 0.4
+        pending = house.ask("1", deadline_s=ends_s)
+        stats = house.metrics.of(house.function)
+        await until(lambda: stats.resent_rows >= 4)  # copies wait behind what the worker has
+        await until(lambda: time.monotonic() > ends_s - 0.05)  # a copy would take longer
+        say(house.workers["w0"])
+        await settle()
+        say(house.workers["w0"])
+        assert labels(pending) == [CLASSES[1]]
+
+    asyncio.run(scenario())
+
+
 def test_of_a_long_call_only_the_rows_that_are_late_are_sent_anew() -> None:
     async def scenario() -> None:
         house = hedging(after_ms=30.0)
