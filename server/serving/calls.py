@@ -205,7 +205,9 @@ class PendingReply(UnderWay[Reply]):
 
     def waits_for(self, part: Slice, members: Collection[str]) -> bool:
         """Whether any of these rows waits for one of these members."""
-        return self.evidence is not None and not self.evidence.missing(part).isdisjoint(members)
+        if self.evidence is None or not self.unanswered(part):
+            return False
+        return not self.evidence.missing(part).isdisjoint(members)
 
     def unanswered(self, part: Slice) -> list[Slice]:
         """The rows of a part that nobody has answered yet, in as few parts as they make."""

@@ -729,6 +729,12 @@ class Dispatcher:
                 pending.tell(left.offset, part_of(reply, at, left.rows))
             pending.answer(left, at, answers)
 
+    def _tell(self, pending: PendingReply, span: Span, told: Answer) -> None:
+        """What each member said of rows that are about to be answered; not of those that others answered."""
+        for left in pending.unanswered(Slice(pending.request_id, span.offset, span.rows)):
+            first = left.offset - span.offset
+            pending.tell(left.offset, told if left.rows == span.rows else part_of(told, first, left.rows))
+
     def collect(self, pending: PendingReply, part: Slice, first: int, reply: Answer) -> None:
         """Take what some members say of rows, from number `first` of the batch; all there, they are answered.
 
@@ -795,7 +801,7 @@ class Dispatcher:
             return
         found, first = span.known
         if pending.call.with_members:
-            pending.tell(span.offset, span.answer())
+            self._tell(pending, span, span.answer())
         pending.answer(part, first, found)
 
     def _held(self) -> Iterable[tuple[frozenset[str], str]]:
@@ -830,7 +836,7 @@ class Dispatcher:
                 stats.late_members += late * span.rows
         answers = answers_of(call.function, told, span.rows, self.shifts(call))
         if call.with_members:
-            pending.tell(span.offset, told)
+            self._tell(pending, span, told)
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 
     def shifts(self, call: Call) -> tuple[float, ...] | None:

@@ -201,6 +201,32 @@ def test_a_worker_that_dies_with_late_rows_costs_no_answer() -> None:
     asyncio.run(scenario())
 
 
+def test_a_row_that_a_copy_answers_is_told_once_and_runs_alone_no_more() -> None:
+    async def scenario() -> None:
+        house = hedging(after_ms=60_000.0)
+        house.place(w0="net")
+        pending = house.ask("1", "2", "0", with_members=True)
+        await until(lambda: len(house.on("w0")) == 2)
+        house.place(w1="net")
+        house.dispatcher.resend(pending, Slice(pending.request_id, 0, 2))
+        await sent(house, "w1")
+        house.place(w2="net")
+        house.lose("w0")
+        await sent(house, "w2")
+        assert house.on("w2") == [(["net/1"], [b"1"])]
+        say(house.workers["w1"])
+        say(house.workers["w2"])
+        await sent(house, "w2")
+        assert house.on("w2") == [(["net/1"], [b"0"])]
+        say(house.workers["w2"])
+        reply = pending.future.result()
+        assert labels_of(reply) == [CLASSES[int(row)] for row in "120"]
+        told = [first + at for first, answer in reply.told for at in range(answer.members[0].columns[0].rows)]
+        assert sorted(told) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
 def test_bulk_rows_are_never_sent_twice() -> None:
     async def scenario() -> None:
         house = hedging(after_ms=1.0)
