@@ -348,20 +348,25 @@ class PipelineCalls:
     async def _reply(self, one: PipelineCall, asked: Call) -> Reply:
         """The answers of a stage. Rows that were taken once wait for room, and are not refused."""
         for _ in range(_TRIES):
+            was_taken = one.is_taken
             try:
                 pending = self._begin(asked)
             except Overloaded as refused:
-                if not one.is_taken:
+                if not was_taken:
                     raise
-                wait_s, why = max(0.01, min(1.0, refused.retry_after_s)), refused
+                why = refused
             else:
                 one.is_taken = True
                 try:
                     return await pending.future
+                except Overloaded as refused:  # where files are looked at first, the queue is asked later
+                    if not was_taken or pending.first_sent_s < math.inf or isinstance(refused, ShuttingDown):
+                        raise
+                    why = refused
                 finally:
                     one.first_sent_s = min(one.first_sent_s, pending.first_sent_s)
                     self._end(pending)
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(max(0.01, min(1.0, why.retry_after_s)))
         raise why
 
     def _begin(self, asked: Call) -> PendingReply | CachedCall:

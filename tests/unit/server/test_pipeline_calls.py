@@ -235,6 +235,38 @@ def test_rows_that_were_taken_wait_for_room_in_the_next_stage() -> None:
     in_loop(run)
 
 
+def test_rows_that_the_next_stage_refuses_after_it_looked_at_files_wait_for_room_too() -> None:
+    async def run() -> None:
+        house = House()
+        one = house.begin(pipeline_of(FIRST, SECOND), b"a")
+        first = await house.stages.asked(0)
+        first.finish(answered(first.call))
+        (await house.stages.asked(1)).fail(Overloaded("the queue is full", 0.01))
+        second = await house.stages.asked(2)
+        assert second.call.rows == [b"A"]
+        second.finish(answered(second.call))
+        assert (await one.future).rows == 1
+        await house.ended()
+
+    in_loop(run)
+
+
+def test_rows_that_workers_of_the_next_stage_refuse_again_and_again_wait_no_longer() -> None:
+    async def run() -> None:
+        house = House()
+        one = house.begin(pipeline_of(FIRST, SECOND), b"a")
+        first = await house.stages.asked(0)
+        first.finish(answered(first.call))
+        second = await house.stages.asked(1)
+        second.first_sent_s = time.monotonic()
+        second.fail(Overloaded("workers refused it again and again", 0.01))
+        with pytest.raises(Overloaded) as caught:
+            await one.future
+        assert caught.value.message == "stage 2 (udf_text): workers refused it again and again"
+
+    in_loop(run)
+
+
 def test_what_no_stage_has_taken_is_refused_at_once() -> None:
     async def run() -> None:
         one = House(refuses=1).begin(pipeline_of(FIRST, SECOND), b"a")
