@@ -355,9 +355,12 @@ class Placement:
         long, until it comes up anew.
         """
         worker = self._workers[name]
-        others = [key for key in self.resident(name) if key not in beside]
+        held = self.resident(name)
+        others = [key for key in held if key not in beside]
         if not others or (worker.moving is not None and worker.moving.evicting):
             return ""  # something leaves already
+        if len(others) == len(held):
+            return ""  # those of the pass have left, and what it lacked is not lacking any more
         leaving = min(others, key=lambda key: (self._model(key).last_used_s, key))
         left_bytes = max(1, self._bytes_on(name) - self._model(leaving).size_bytes)
         self._place(replace(worker, capacity=replace(worker.capacity, capacity_bytes=left_bytes)))

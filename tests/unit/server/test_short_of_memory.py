@@ -113,3 +113,11 @@ def test_nothing_leaves_for_a_model_that_is_alone_or_while_something_leaves_alre
     steps, _ = core.steps(0.0, {})
     assert steps[0].evict
     assert core.crowded(0.0, "w", ["c"]) == ""
+
+
+def test_nothing_leaves_for_a_pass_of_models_that_have_left_themselves() -> None:
+    core = placement()
+    core.evicted("w", "c")
+    core.evicted("w", "b")
+    assert core.crowded(0.0, "w", ["c"]) == ""
+    assert core.state(0.0, {}).workers["w"].capacity == Capacity(capacity_bytes=100)
