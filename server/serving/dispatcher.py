@@ -582,7 +582,7 @@ class Dispatcher:
             elif isinstance(action, RefuseRows):
                 function = self._functions[action.function]
                 self.residency.lost(function.asked, sum(part.rows for part in action.slices))
-                self._too_late(self._like.own_slices(action.slices), late_of(action, function, now_s))
+                self._fail(self._like.own_slices(action.slices), late_of(action, function, now_s))
             elif isinstance(action, AnswerKnown):
                 self._answer_known(action)
             else:
@@ -890,7 +890,7 @@ class Dispatcher:
                 self._quarantine.add(pending, part, members)
                 continue
             if pending.refused(part) > _REFUSALS:
-                pending.fail_part(part, refused)
+                self._give_up(pending, part, refused)
             elif reply.code == Overloaded.code:
                 self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)
             else:
@@ -958,7 +958,7 @@ class Dispatcher:
             try:
                 rejection = self._submit(now_s, pending, left.offset, left.rows, members)
             except VersionGone as error:
-                pending.fail_part(left, error)
+                self._give_up(pending, left, error)
                 continue
             if rejection is None:
                 self._want(pending)
@@ -967,7 +967,7 @@ class Dispatcher:
                 wait_s = max(0.01, rejection.retry_after_s or 0.0)
                 self._loop.call_later(wait_s, self._resubmit_later, pending, left, members)
             else:
-                self._too_late([left], error_of(rejection, pending.call.function, now_s))
+                self._give_up(pending, left, error_of(rejection, pending.call.function, now_s))
 
     def _resubmit_later(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> None:
         self._resubmit(time.monotonic(), pending, part, members)
@@ -979,23 +979,21 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is None or (part.request_id in sent.apart and not pending.waits_for(part, members)):
                 continue
-            pending.fail_part(part, error)
+            self._give_up(pending, part, error)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:
             pending = self._pending.get(part.request_id)
             if pending is not None:
-                pending.fail_part(part, error)
+                self._give_up(pending, part, error)
 
-    def _too_late(self, slices: Iterable[Slice], error: ServiceError) -> None:
-        """Rows that can no longer be done in time. Of those that were sent anew another copy may be on a
-        worker: it answers them, or their deadline ends them.
+    def _give_up(self, pending: PendingReply, part: Slice, error: ServiceError) -> None:
+        """These rows get no answer; but those that were sent twice may be on another worker, which answers
+        them yet, or fails as well.
         """
-        for part in slices:
-            pending = self._pending.get(part.request_id)
-            if pending is not None:
-                for left in self._late_rows.without_copies(pending, part):
-                    pending.fail_part(left, error)
+        left = [part] if pending.is_answered is None else self._in_flight.not_there(pending, part)
+        for each in left:
+            pending.fail_part(each, error)
 
     def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
         # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from gpu_worker.wire.protocol import Answer, AskStep, BatchPart, Failed, Infer, Message
 from server.catalog.functions import Function
 from server.errors import ServiceError
-from server.scheduling.core import RunBatch
+from server.scheduling.core import RunBatch, Slice
 from server.serving.answers import each_part
 from server.serving.calls import PendingReply
+from server.serving.stretches import clear_stretches
 from server.workers.pool import Worker
 
 __all__ = ["BatchInFlight", "InFlight"]
@@ -180,6 +181,16 @@ class InFlight:
             aboard = [part for each in sent.beside or (sent,) for part in each.batch.slices]
             if not any(part.request_id in wanted for part in aboard):
                 sent.worker.cancel(sent.message_id)
+
+    def not_there(self, pending: PendingReply, part: Slice) -> list[Slice]:
+        """The rows of a part that are in no batch under way."""
+        there = bytearray(len(pending.call.rows))
+        for batch_id in pending.batches:
+            for other in self._batches[batch_id].batch.slices:
+                if other.request_id == pending.request_id:
+                    there[other.offset : other.offset + other.rows] = b"\1" * other.rows
+        found = clear_stretches(there, part.offset, part.offset + part.rows)
+        return [Slice(part.request_id, first, rows) for first, rows in found]
 
     def on(self, worker: Worker) -> list[str]:
         """What is on a worker, in words."""

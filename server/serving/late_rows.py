@@ -35,7 +35,6 @@ from server.serving.answers import answers_of
 from server.serving.calls import Call, PendingReply
 from server.serving.in_flight import BatchInFlight
 from server.serving.scheduler_adapter import LatencyOf
-from server.serving.stretches import clear_stretches
 
 __all__ = ["LateRowsHost", "LateRowsOf"]
 
@@ -165,15 +164,6 @@ class LateRowsOf:
             self._take_back(alike)
             if not len(groups):
                 self._groups.pop(alike, None)
-
-    def without_copies(self, pending: PendingReply, part: Slice) -> list[Slice]:
-        """The rows of a part that were not sent anew."""
-        copies = self._copies.get(pending.request_id)
-        if copies is None:
-            return [part]
-        has_some = bytearray(count > 0 for count in copies)
-        found = clear_stretches(has_some, part.offset, part.offset + part.rows)
-        return [Slice(part.request_id, first, rows) for first, rows in found]
 
     def forget(self, function: Function) -> None:
         """A version is served no more."""

@@ -13,7 +13,7 @@ from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.wire.protocol import Answer, Failed
 from gpu_worker.wire.row_groups import rows_in
 from server.catalog.late_rows import LateRows, late_rows_from
-from server.errors import BadOption
+from server.errors import BadOption, ServiceError
 from server.scheduling.core import Slice
 from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import PendingReply
@@ -123,6 +123,45 @@ def test_a_copy_that_there_is_no_time_for_costs_nothing() -> None:
         house.ask(*["0"] * 900, priority=1)
         await settle()
         house.dispatcher.resend(pending, Slice(pending.request_id, 0, 1))
+        assert not pending.done
+        say(house.workers["w0"])
+        assert labels(pending) == [CLASSES[1]]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fails_too", [False, True])
+def test_a_copy_that_fails_leaves_its_rows_to_the_other_worker_that_has_them(fails_too: bool) -> None:
+    async def scenario() -> None:
+        house = hedging(after_ms=60_000.0)
+        house.place(w0="net")
+        pending = house.ask("1")
+        await sent(house, "w0")
+        house.place(w1="net")
+        house.dispatcher.resend(pending, Slice(pending.request_id, 0, 1))
+        await sent(house, "w1")
+        house.workers["w1"].fail("internal", "out of luck")
+        assert not pending.done
+        if fails_too:
+            house.workers["w0"].fail("internal", "out of luck")
+            with pytest.raises(ServiceError, match="out of luck"):
+                pending.future.result()
+        else:
+            say(house.workers["w0"])
+            assert labels(pending) == [CLASSES[1]]
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_goes_answers_what_a_worker_has_though_copies_wait() -> None:
+    async def scenario() -> None:
+        house = hedging(after_ms=60_000.0)
+        house.place(w0="net")
+        pending = house.ask("1")
+        await sent(house, "w0")
+        house.dispatcher.retire("w0")
+        house.dispatcher.resend(pending, Slice(pending.request_id, 0, 1))
+        house.dispatcher.remove(house.function)
         assert not pending.done
         say(house.workers["w0"])
         assert labels(pending) == [CLASSES[1]]
