@@ -416,7 +416,8 @@ class CachedCalls:
     def _ask(self, one: CachedCall, rows: Sequence[int], *, anew: bool = False, alone: bool = False) -> None:
         """Have rows computed, but for those that somebody computes already. Raises as `Dispatcher.begin`.
 
-        anew: they were counted before. alone: nobody else's answer will do, and theirs is nobody else's.
+        rows: ascending, as all of them are asked in the call's order. anew: they were counted before. alone:
+        nobody else's answer will do, and theirs is nobody else's.
         """
         is_urgent = one.call.row_class == "interactive"
         is_whole = len(rows) == len(one.keys)
@@ -635,7 +636,7 @@ class CachedCalls:
                 of_call.setdefault(who, []).append(row)
         for who, theirs in of_call.items():
             try:
-                self._ask(who, theirs, anew=True, alone=alone)
+                self._ask(who, sorted(theirs), anew=True, alone=alone)  # they come in others' order
             except Exception as error:
                 who.fail(error)
 

@@ -434,3 +434,19 @@ def test_a_reply_of_kept_answers_says_what_the_first_one_said(with_members: bool
         assert told[0][5] == (dict(enumerate(rows)) if with_members else {})
 
     asyncio.run(scenario())
+
+
+@runs
+async def test_rows_that_are_asked_anew_in_another_order_are_kept_as_they_were_answered() -> None:
+    house = CachedHouse(worker := FakeWorker())
+    await settle()
+    first = house.begin("x", "y")
+    bulk = house.begin("x", row_class="bulk")
+    other = house.begin("y", "x")  # both wait for the first one's rows
+    first.fail(ClientGone())
+    while not (bulk.done and other.done):
+        await settle()
+        if worker.batches:
+            worker.answer()
+    assert labels_of(other.result) == ["y", "x"]
+    assert await house.asked("x") + await house.asked("y") == ["x", "y"]
