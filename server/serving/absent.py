@@ -48,7 +48,7 @@ def asked_now(
 
 def faulty_rows(function: Function, rows: int, error: RowError) -> FunctionAnswer:
     """Rows that have the same error for their answer."""
-    columns = {spec.name: spec.empty(rows, function.sizes) for spec in function.task.columns}
+    columns = {spec.name: spec.empty(rows, function.sizes) for spec in function.outputs}
     errors = [RowError(row, error.code, error.message) for row in range(rows)]
     return FunctionAnswer(rows, columns, errors, "")
 

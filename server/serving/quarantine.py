@@ -18,6 +18,7 @@ from server.catalog.functions import Function
 from server.ensemble.answer import FunctionAnswer
 from server.errors import Overloaded, ServiceError, WorkerLost
 from server.scheduling.core import Slice
+from server.serving.absent import faulty_rows
 from server.serving.answers import check_members
 from server.serving.calls import PendingReply
 from server.workers.pool import Worker
@@ -234,5 +235,4 @@ def members_of(pending: PendingReply) -> tuple[str, ...]:
 def _fatal_row(suspect: _Suspect, reply: Failed) -> FunctionAnswer:
     call = suspect.pending.call
     message = f"the worker died twice under rows of {call.function.name}, of this one alone: {reply.message}"
-    columns = {spec.name: spec.empty(1, call.function.sizes) for spec in call.function.task.columns}
-    return FunctionAnswer(1, columns, [RowError(0, WorkerLost.code, message)], "")
+    return faulty_rows(call.function, 1, RowError(0, WorkerLost.code, message))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpu_worker.wire.protocol import Infer, Message
+from gpu_worker.wire.columns import JSON
+from gpu_worker.wire.protocol import Column, Infer, Message, RowError
 from server.errors import Overloaded, ServiceError, VersionGone, WorkerLost
-from server.serving.calls import PendingReply
+from server.serving.absent import faulty_rows
+from server.serving.calls import PendingReply, Reply, reply_of
+from server.serving.reply_rows import GatheredRows, ReplyRows
 from server.workers.pool import OnReply
 from tests.answers import labels_of, scores_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -332,3 +336,18 @@ def test_a_convicted_row_of_a_call_that_wants_scores_has_zeros() -> None:
         assert scores_of(reply) == bytes(4 * len(served.classes))
 
     run(scenario)
+
+
+def test_the_row_at_fault_spoils_no_text_that_was_gathered_beside_it() -> None:
+    model = replace(text_model(), task="text-generation", content=JSON)
+    served = function(model)
+    said = Column("text", "BYTES", (), ['{"a": 1}'], JSON)
+    sound = ReplyRows(Reply(served, 1, {"text": said}, {}, [(0, 1, "net")], set()), ["text"])
+    fault = faulty_rows(served, 1, RowError(0, "worker_lost", "it died twice"))
+    at_fault = ReplyRows(reply_of(served, 1, 0, fault), ["text"])
+    gathered = GatheredRows(served, 2)
+    gathered.take([(0, 0)], sound)
+    gathered.take([(1, 0)], at_fault)
+    reply = gathered.reply()
+    assert (reply.columns["text"].data, reply.columns["text"].content) == (['{"a": 1}', ""], JSON)
+    assert list(reply.errors) == [1]
