@@ -73,7 +73,8 @@ class RecentRows:
         # Whether they came again, by hash: who has another's is kept in vain.
         self._seen: OrderedDict[int, bool] = OrderedDict()
         self._nbytes = 0
-        self._keeps_until_s = 0.0
+        self._keeps_until_s: dict[int, float] = {}  # by kind
+        self._holds_until_s = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -95,30 +96,34 @@ class RecentRows:
             if found is not None and found.data == row.data:
                 found.came_again, found.asked_s = True, now_s
                 self._kept.move_to_end(place)
-                self._keeps_until_s = now_s + _COME_AGAIN_S
+                self._comes_again(now_s, kind)
                 return found
             seen = hash(place)
             if seen in self._seen:
                 self._seen[seen] = True
                 self._seen.move_to_end(seen)
-                self._keeps_until_s = now_s + _COME_AGAIN_S
+                self._comes_again(now_s, kind)
             else:
                 self._seen[seen] = False
                 if len(self._seen) > _SEEN:
                     self._seen.popitem(last=False)
-            if self._kept and now_s > self._keeps_until_s:
+            if self._kept and now_s > self._holds_until_s:
                 self._kept.clear()
                 self._nbytes = 0
             return None
 
+    def _comes_again(self, now_s: float, kind: int) -> None:
+        """A row does, of which that kind is made. Holds the lock."""
+        self._keeps_until_s[kind] = self._holds_until_s = now_s + _COME_AGAIN_S
+
     def keep(self, row: RowName, kind: int, made: Made) -> None:
-        """Offer what was made. It is kept if rows come again of late, and if there is room."""
+        """Offer what was made. It is kept if its kind was wanted again of late, and if there is room."""
         place = row.name, kind
         made.data = row.data
         with self._lock:
             made.came_again = self._seen.get(hash(place), False)
             made.asked_s = now_s = self._clock()
-            if now_s > self._keeps_until_s or made.nbytes > self._max_bytes:
+            if now_s > self._keeps_until_s.get(kind, 0.0) or made.nbytes > self._max_bytes:
                 return
             before = self._kept.pop(place, None)
             self._nbytes -= 0 if before is None else before.nbytes
