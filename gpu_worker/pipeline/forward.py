@@ -106,15 +106,17 @@ class _RecentFeatures:
         self._recent = recent
         self._piece = piece
         self._kind = recent.number(backbone.identity)
+        self._width = backbone.features_width
 
     def of(self, rows: Sequence[int], member: _Member) -> dict[int, Floats]:
         """The features of those of these rows that it saw; the time of their passes counts for the member."""
-        found, took_s = {}, 0.0
-        for row in rows:
+        found: dict[int, Floats] = {}
+        took_s = 0.0
+        features = np.empty((len(rows), self._width), np.float32)
+        for row, into in zip(rows, features, strict=True):
             name = self._name(row)
-            made = None if name is None else self._recent.find(name, self._kind)
-            if made is not None:
-                found[row] = made.numbers
+            if name is not None and (made := self._recent.find(name, self._kind, into)) is not None:
+                found[row] = into
                 took_s += made.took_s
         if found:
             self._piece.passes_spared([*found], took_s, member.number)
@@ -124,7 +126,7 @@ class _RecentFeatures:
         """Offers them to who is asked of the same rows next. took_s: the pass of them all."""
         for row, each in zip(rows, features, strict=True):
             if (name := self._name(row)) is not None and np.isfinite(each).all():
-                self._recent.keep(name, self._kind, Made(each.copy(), took_s / len(rows)))
+                self._recent.keep(name, self._kind, each, Made(took_s / len(rows)))
 
     def _name(self, row: int) -> RowName | None:
         """A picture has one where it is known again; what is no picture is its own."""

@@ -20,7 +20,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.buffers import Buffers
-from gpu_worker.pipeline.decode import decode_picture
+from gpu_worker.pipeline.decode import Pixels, decode_picture
 from gpu_worker.pipeline.decoding_queue import DecodingQueue
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.encoding import encoded
@@ -212,12 +212,12 @@ class Intake:
             if spent is not None:
                 spent.worked_s += time.thread_time() - worked_s
                 spent.took_s += took_s
-            self.keep(coming, frame, Made(pixels, took_s, shape))
+            self.keep(coming, frame, pixels, Made(took_s, shape))
 
-    def keep(self, coming: PictureRow, frame: Frame, made: Made) -> None:
+    def keep(self, coming: PictureRow, frame: Frame, pixels: Pixels, made: Made) -> None:
         """Offers what was decoded to who is asked of the same picture next."""
         if self.recent is not None and coming.name is not None:
-            self.recent.keep(coming.name, self.recent.number(frame), made)
+            self.recent.keep(coming.name, self.recent.number(frame), pixels, made)
 
     def _read_group(
         self,
@@ -322,7 +322,7 @@ class _OnDevice:
                     self._left[index] = coming
                 else:
                     buffer[index] = pixels
-                    self._intake.keep(coming, frame, Made(pixels.copy(), took_s, shapes[index]))
+                    self._intake.keep(coming, frame, pixels, Made(took_s, shapes[index]))
 
     def __call__(self, index: int, row: Row) -> None:
         """Raises `RowFault` for a row at fault."""

@@ -87,11 +87,10 @@ class PictureRows:
         missing: list[Frame] = []
         spared: list[tuple[Frame, float]] = []
         for frame, number, buffer in self._numbers:
-            found = recent.find(name, number)
-            if found is None or (found.shape is None and piece.shapes is not None):
+            found = recent.find(name, number, buffer[index], with_shape=piece.shapes is not None)
+            if found is None:
                 missing.append(frame)
                 continue
-            buffer[index] = found.numbers
             if piece.shapes is not None and found.shape is not None:
                 piece.shapes[index] = found.shape
             spared.append((frame, found.took_s))

@@ -30,6 +30,7 @@ from gpu_worker.networks import backbones
 from gpu_worker.networks.backbones import SharedBackbone
 from gpu_worker.networks.head_network import HeadNetwork
 from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
+from gpu_worker.pipeline import recent_rows
 from gpu_worker.train.learner import Objective
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.linear_heads import head_made
@@ -122,7 +123,8 @@ def head(home: Path, task: str, name: str, weights: str, backbone: str = "eyes")
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of every pass of a backbone, its rows."""
+    """Of every pass of a backbone, its rows; passes of tiny ones are worth keeping."""
+    monkeypatch.setattr(recent_rows, "_WORTH_S", 0.0)
     counts: list[int] = []
     features = SharedBackbone.features
 
@@ -282,7 +284,7 @@ def test_heads_that_are_asked_of_rows_one_after_the_other_pass_them_once(
 ):
     tasks = ("image-classification", "image-regression")
     folders = [head(home, task, f"again-{task}", learnt(home, task, tmp_path / task)) for task in tasks]
-    keeping, other = (engines(media_roots=(str(home),), recent_bytes=kept) for kept in (1 << 20, 0))
+    keeping, other = (engines(media_roots=(str(home),), recent_bytes=kept) for kept in (4 << 20, 0))
     for engine in (keeping, other):
         for name, folder in zip("ab", folders, strict=True):
             engine.load(name, str(folder))
@@ -397,7 +399,7 @@ def test_texts_have_heads_too_and_pass_once(tmp_path: Path, engines: Engines, pa
         backbone={key: value for key, value in named(tmp_path, "words").items() if key != "directory"},
     )
     shutil.copyfile(tmp_path / "head.onnx", folder / "model.onnx")
-    engine = engines(recent_bytes=1 << 20)
+    engine = engines(recent_bytes=4 << 20)
     engine.load("mood", str(folder))
     passes.clear()
     rows = [text.encode() for text in texts[:20]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -12,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu_worker.memory import Region
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline import intake as intake_module
+from gpu_worker.pipeline import recent_rows
 from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
 from gpu_worker.pipeline.intake import Intake
 from gpu_worker.pipeline.media import MediaRoots
@@ -29,9 +32,12 @@ MIB = 1 << 20
 
 
 class Clock:
+    """Goes on by a microsecond with each look."""
+
     now_s = 1000.0
 
     def __call__(self) -> float:
+        self.now_s += 1e-6
         return self.now_s
 
 
@@ -39,133 +45,173 @@ def row(number: int) -> RowName:
     return name_of(b"picture %d" % number)
 
 
-def made(number: int, nbytes: int = 100) -> Made:
-    return Made(np.full(nbytes, number % 256, np.uint8), 0.001)
+def numbers_of(number: int, nbytes: int = 100) -> np.ndarray:
+    return np.full(nbytes, number % 256, np.uint8)
 
 
-def ask(kept: RecentRows, numbers: range, nbytes: int = 100) -> int:
+def recent(clock: Clock | None = None, max_bytes: int = MIB) -> RecentRows:
+    """In blocks of 32 KiB."""
+    return RecentRows(max_bytes, clock or Clock(), block_bytes=1 << 15)
+
+
+def ask(kept: RecentRows, numbers: range, nbytes: int = 100, kind: int = 0) -> int:
     """As a function does of rows: how many were there."""
     there = 0
     for number in numbers:
-        found = kept.find(row(number), 0)
-        if found is None:
-            kept.keep(row(number), 0, made(number, nbytes))
+        into = np.empty(nbytes, np.uint8)
+        if kept.find(row(number), kind, into) is None:
+            kept.keep(row(number), kind, numbers_of(number, nbytes), Made(0.001))
         else:
-            assert (found.numbers == number % 256).all()
+            assert (into == number % 256).all()
             there += 1
     return there
 
 
-def test_pictures_that_do_not_come_again_are_not_kept() -> None:
-    kept = RecentRows(MIB)
+def test_rows_that_do_not_come_again_are_not_kept() -> None:
+    kept = recent()
     assert ask(kept, range(5_000)) == 0
     assert kept.nbytes == 0
 
 
 def test_rows_that_come_again_keep_nothing_that_is_made_for_others() -> None:
-    kept = RecentRows(MIB)
+    kept = recent()
     assert [ask(kept, range(100)) for _ in range(3)] == [0, 0, 100]
     before = kept.nbytes
-    for number in range(200, 300):
-        assert kept.find(row(number), 1) is None
-        kept.keep(row(number), 1, made(number))
+    assert ask(kept, range(200, 800), kind=1) == 0
     assert kept.nbytes == before
 
 
 def test_the_second_function_of_a_query_finds_all_pages_but_the_first() -> None:
-    kept = RecentRows(MIB)
-    there = [ask(kept, range(page * 500, page * 500 + 500)) for page in range(4) for _ in range(2)]
-    assert there[2:] == [0, 500] * 3
+    kept = recent()
+    there = [ask(kept, range(page * 500, page * 500 + 500)) for page in range(40) for _ in range(2)]
+    assert there[2:] == [0, 500] * 39
+
+
+def test_pages_of_several_kinds_lie_beside_each_other() -> None:
+    kept = recent()
+    for page in range(20):
+        for kind, nbytes in ((0, 100), (1, 3000), (2, 40)):
+            numbers = range(page * 60, page * 60 + 60)
+            assert [ask(kept, numbers, nbytes, kind) for _ in range(2)] == [0, 60 if page else 0]
 
 
 def test_of_pages_larger_than_what_is_kept_a_part_is_found_and_not_nothing() -> None:
     clock = Clock()
-    kept = RecentRows(MIB, clock)
+    kept = recent(clock)
     there = []
     for page in range(8):
         for _ in range(2):
             there.append(ask(kept, range(page * 1000, page * 1000 + 1000), nbytes=2000))
             clock.now_s += 1.0
             assert kept.nbytes <= MIB
-    assert sum(there[4:]) > 0.35 * 6 * 1000  # 437 of 1000 fit in
+    assert sum(there[4:]) > 0.35 * 6 * 1000  # 512 of 1000 fit in
 
 
 def test_what_nobody_asks_again_gives_way_after_a_while() -> None:
     clock = Clock()
-    kept = RecentRows(MIB, clock)
-    ask(kept, range(10))
-    ask(kept, range(10))  # from now on pictures are kept
+    kept = recent(clock)
+    ask(kept, range(10), nbytes=2000)
+    ask(kept, range(10), nbytes=2000)  # from now on rows are kept
     ask(kept, range(1000, 2000), nbytes=2000)  # and nobody comes back for these
     clock.now_s += 6
     assert ask(kept, range(3000, 3400), nbytes=2000) == 0
     assert ask(kept, range(3000, 3400), nbytes=2000) == 400
 
 
-def test_a_minute_without_a_picture_that_comes_again_frees_the_memory() -> None:
+def test_a_minute_without_a_row_that_comes_again_frees_the_memory() -> None:
     clock = Clock()
-    kept = RecentRows(MIB, clock)
-    assert [ask(kept, range(100)) for _ in range(3)] == [0, 0, 100]
-    assert kept.nbytes > 0
-    clock.now_s += 61
-    assert ask(kept, range(7000, 7001)) == 0
+    kept = recent(clock)
+    for turn in range(3):
+        numbers = range(100 * turn, 100 * turn + 100)
+        assert [ask(kept, numbers) for _ in range(3)] == [0, 0, 100]
+        assert kept.nbytes > 0
+        clock.now_s += 61
+        assert ask(kept, range(7000 + turn, 7001 + turn)) == 0
+        assert kept.nbytes == 0
+
+
+def test_rows_alike_in_length_and_end_are_told_apart() -> None:
+    kept = recent()
+    ends_alike = [name_of(start + b"=" * 100) for start in (b"one", b"two")]
+    into = np.empty(100, np.uint8)
+    for each in ends_alike * 2:
+        kept.find(each, 0, into)
+    kept.keep(ends_alike[0], 0, numbers_of(1), Made(0.001))
+    assert kept.find(ends_alike[1], 0, into) is None
+    assert kept.find(ends_alike[0], 1, into) is None  # what is made of it otherwise
+    assert kept.find(ends_alike[0], 0, into) is not None
+    assert (into == 1).all()
+
+
+def test_what_is_larger_than_there_is_room_for_is_not_kept() -> None:
+    for kept in (recent(), recent(max_bytes=1000)):
+        for _ in range(3):
+            assert ask(kept, range(1), nbytes=20_000) == 0
+        assert kept.nbytes == 0
+
+
+def test_what_is_made_as_soon_as_it_is_kept_is_not_kept() -> None:
+    kept = recent()
+    for _ in range(3):
+        assert kept.find(row(1), 0, np.empty(100, np.uint8)) is None
+        kept.keep(row(1), 0, numbers_of(1), Made(5e-5))
     assert kept.nbytes == 0
 
 
-def test_pictures_alike_in_length_and_end_are_told_apart() -> None:
-    kept = RecentRows(MIB)
-    ends_alike = [name_of(start + b"=" * 100) for start in (b"one", b"two")]
-    for each in ends_alike * 2:
-        kept.find(each, 0)
-    kept.keep(ends_alike[0], 0, made(1))
-    assert kept.find(ends_alike[1], 0) is None
-    assert kept.find(ends_alike[0], 1) is None  # another frame
-    assert kept.find(ends_alike[0], 0) is not None
+def test_where_the_process_may_have_no_more_memory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_nbytes: int) -> Region:
+        raise OSError(errno.ENOMEM, "no memory")
 
-
-def test_a_picture_larger_than_all_that_may_be_kept_is_not_kept() -> None:
-    kept = RecentRows(1000)
-    for _ in range(3):
-        assert ask(kept, range(1), nbytes=2000) == 0
+    monkeypatch.setattr(recent_rows, "Region", none)
+    kept = recent()
+    assert [ask(kept, range(100)) for _ in range(3)] == [0, 0, 0]
     assert kept.nbytes == 0
 
 
 def test_many_threads_at_once_find_what_is_theirs_and_keep_within_the_bytes() -> None:
-    kept = RecentRows(100_000)
+    kept = recent(max_bytes=1 << 17)
     faults: list[BaseException] = []
 
-    def work() -> None:
+    def work(kind: int) -> None:
         try:
-            for _ in range(5):
-                ask(kept, range(400))
+            for turn in range(20):
+                first = 200 * (turn // 4)
+                ask(kept, range(first, first + 400), nbytes=400 + 100 * kind, kind=kind)
         except BaseException as fault:
             faults.append(fault)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
+    threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not faults
-    assert 0 < kept.nbytes <= 100_000
+    assert 0 < kept.nbytes <= 1 << 17
 
 
 def test_a_batch_whose_pictures_were_there_took_what_it_would_have_taken() -> None:
-    clock = Clock()
-    timer = WorkClock(clock).timer()
+    now_s = 10.0
+    timer = WorkClock(lambda: now_s).timer()
     with timer:
         timer.spared(0.5)
-        clock.now_s += 0.25
+        now_s += 0.25
     assert timer.parts_s[COMMON] == pytest.approx(0.75)
 
 
 Asked = Callable[..., Piece]
 
 
+@pytest.fixture(autouse=True)
+def _tiny_pictures_are_worth_it(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "asked" in request.fixturenames:
+        monkeypatch.setattr(recent_rows, "_WORTH_S", 0.0)
+
+
 @pytest.fixture(params=["here", "spread"])
 def asked(request: pytest.FixtureRequest, media: Path) -> Iterator[Asked]:
     """Pieces of one intake, which keeps pictures."""
     threads = Threads(2, "test")
-    stage = Intake(Settings(media_roots=(str(media),), recent_bytes=MIB), threads, pinned=False)
+    stage = Intake(Settings(media_roots=(str(media),), recent_bytes=4 * MIB), threads, pinned=False)
 
     def run(
         rows: list[bytes],
