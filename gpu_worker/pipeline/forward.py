@@ -111,6 +111,8 @@ class _RecentFeatures:
     def of(self, rows: Sequence[int], member: _Member) -> dict[int, Floats]:
         """The features of those of these rows that it saw; the time of their passes counts for the member."""
         found: dict[int, Floats] = {}
+        if not self._recent.is_worth_it(self._kind):
+            return found
         took_s = 0.0
         features = np.empty((len(rows), self._width), np.float32)
         for row, into in zip(rows, features, strict=True):
@@ -124,6 +126,9 @@ class _RecentFeatures:
 
     def keep(self, rows: Sequence[int], features: Floats, took_s: float) -> None:
         """Offers them to who is asked of the same rows next. took_s: the pass of them all."""
+        self._recent.learn(self._kind, took_s / len(rows))
+        if not self._recent.is_worth_it(self._kind):
+            return
         for row, each in zip(rows, features, strict=True):
             if (name := self._name(row)) is not None and np.isfinite(each).all():
                 self._recent.keep(name, self._kind, each, Made(took_s / len(rows)))

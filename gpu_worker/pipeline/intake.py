@@ -216,8 +216,11 @@ class Intake:
 
     def keep(self, coming: PictureRow, frame: Frame, pixels: Pixels, made: Made) -> None:
         """Offers what was decoded to who is asked of the same picture next."""
-        if self.recent is not None and coming.name is not None:
-            self.recent.keep(coming.name, self.recent.number(frame), pixels, made)
+        if (recent := self.recent) is not None:
+            number = recent.number(frame)
+            recent.learn(number, made.took_s)
+            if coming.name is not None:
+                recent.keep(coming.name, number, pixels, made)
 
     def _read_group(
         self,

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpu_worker.model_files.preprocess import Frame
-from gpu_worker.pipeline.decode import upright_size
+from gpu_worker.pipeline.decode import Pixels, upright_size
 from gpu_worker.pipeline.file_stamp import stamp_of
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.piece import Piece
@@ -43,11 +43,8 @@ class PictureRows:
         self._piece = piece
         self._media = media
         self._max_bytes = max_bytes
-        self._recent = recent
-        pixels = piece.pixels
-        self._numbers = (
-            [] if recent is None else [(each, recent.number(each), pixels[each]) for each in pixels]
-        )
+        self._numbers = [] if recent is None else _looked_for(recent, piece.pixels)
+        self._recent = recent if self._numbers or piece.names_wanted else None
         self._folders: dict[str, str] = {}
         self._now_ns = time.time_ns()  # before any file is looked at: what changes later has another stamp
 
@@ -84,6 +81,8 @@ class PictureRows:
     def _missing(self, recent: RecentRows, index: int, name: RowName) -> Collection[Frame]:
         """The frames for which a row is to be decoded; the others are filled."""
         piece = self._piece
+        if not self._numbers:
+            return piece.pixels
         missing: list[Frame] = []
         spared: list[tuple[Frame, float]] = []
         for frame, number, buffer in self._numbers:
@@ -97,6 +96,12 @@ class PictureRows:
         if spared:
             piece.pixels_spared(index, spared, is_whole=not missing)
         return missing
+
+
+def _looked_for(recent: RecentRows, pixels: Mapping[Frame, Pixels]) -> list[tuple[Frame, int, Pixels]]:
+    """The frames, with their numbers; none where one is decoded as soon, as then the file is read anyway."""
+    numbers = [(frame, recent.number(frame), buffer) for frame, buffer in pixels.items()]
+    return numbers if all(recent.is_worth_it(number) for _, number, _ in numbers) else []
 
 
 def noted_shape(piece: Piece, index: int, data: bytes) -> tuple[int, int] | None:

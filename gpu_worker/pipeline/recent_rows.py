@@ -35,6 +35,7 @@ _BLOCK_BYTES: Final = 2 << 20  # a large page
 _LEAST_ROWS: Final = 8  # of a block
 _TAIL: Final = 64
 _WORTH_S = 1e-4  # what is made sooner is made again as soon
+_GAIN: Final = 0.05  # of one row, into what rows take
 
 _Numbers: TypeAlias = np.ndarray[Any, Any]
 _Place: TypeAlias = tuple[bytes, int]  # the row's name, and what is made of it
@@ -121,6 +122,7 @@ class RecentRows:
         self._seen: OrderedDict[int, bool] = OrderedDict()
         self._blocks: list[_Block] = []
         self._filling: dict[int, _Block] = {}  # by kind
+        self._takes_s: dict[int, float] = {}  # to make one, by kind
         self._keeps_until_s: dict[int, float] = {}  # by kind
         self._holds_until_s = 0.0
         self._lock = threading.Lock()
@@ -134,6 +136,15 @@ class RecentRows:
         """What `find` and `keep` know a kind of numbers by, such as a frame: a number is found quicker."""
         with self._lock:
             return self._numbers.setdefault(kind, len(self._numbers))
+
+    def is_worth_it(self, kind: int) -> bool:
+        """Whether making it takes so long that one should look for it."""
+        return self._takes_s.get(kind, 1.0) >= _WORTH_S
+
+    def learn(self, kind: int, took_s: float) -> None:
+        """What making one took. Threads that come between each other lose one of many."""
+        before_s = self._takes_s.setdefault(kind, took_s)
+        self._takes_s[kind] = before_s + _GAIN * (took_s - before_s)
 
     def find(self, row: RowName, kind: int, into: _Numbers, *, with_shape: bool = False) -> Made | None:
         """Copies what was kept of it; None = make it, and offer it to `keep`.
@@ -166,10 +177,8 @@ class RecentRows:
             return None
 
     def keep(self, row: RowName, kind: int, numbers: _Numbers, made: Made) -> None:
-        """Offer what was made. It is kept if that took long enough, if its kind was wanted again of late, and
-        if there is room.
-        """
-        if made.took_s < _WORTH_S or self._clock() > self._keeps_until_s.get(kind, 0.0):
+        """Offer what was made. It is kept if its kind was wanted again of late, and if there is room."""
+        if self._clock() > self._keeps_until_s.get(kind, 0.0):
             return
         place, digest = (row.name, kind), row.digest
         with self._lock:

@@ -150,12 +150,13 @@ def test_what_is_larger_than_there_is_room_for_is_not_kept() -> None:
         assert kept.nbytes == 0
 
 
-def test_what_is_made_as_soon_as_it_is_kept_is_not_kept() -> None:
+def test_what_is_made_as_soon_as_it_is_kept_is_not_looked_for() -> None:
     kept = recent()
-    for _ in range(3):
-        assert kept.find(row(1), 0, np.empty(100, np.uint8)) is None
-        kept.keep(row(1), 0, numbers_of(1), Made(5e-5))
-    assert kept.nbytes == 0
+    assert kept.is_worth_it(0), "as long as nothing is known"
+    for took_s, is_worth_it in ((5e-5, False), (0.003, True), (5e-5, False)):
+        for _ in range(100):
+            kept.learn(0, took_s)
+        assert kept.is_worth_it(0) == is_worth_it
 
 
 def test_where_the_process_may_have_no_more_memory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +274,17 @@ def assert_of(piece: Piece, files: list[bytes], frame: Frame = FRAME) -> None:
     for index, data in enumerate(files):
         expected = decode_picture(data, frame, max_pixels=1 << 20)
         np.testing.assert_array_equal(piece.pixels[frame][index], expected)
+
+
+def test_pictures_that_are_decoded_at_once_are_not_kept(
+    asked: Asked, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_rows, "_WORTH_S", 10.0)
+    files = [photo.read_bytes() for photo in photos]
+    for _ in range(4):
+        piece = asked(named(photos), "path", FRAME)
+        assert_of(piece, files)
+        assert len(piece.spared) == 0
 
 
 @pytest.mark.parametrize("form", ["path", "image"])
