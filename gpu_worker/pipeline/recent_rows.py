@@ -31,8 +31,8 @@ __all__ = ["Made", "RecentRows", "RowName", "name_of"]
 _COME_AGAIN_S: Final = 60.0  # after the last row that came again, nothing is kept
 _FRESH_S: Final = 5.0  # what was made may lie so long before it is asked for again
 _SEEN: Final = 1 << 15  # rows, by what is made of them, that are known to have come
-_BLOCK_BYTES: Final = 2 << 20  # a large page
-_LEAST_ROWS: Final = 8  # of a block
+_BLOCK_BYTES: Final = 8 << 20  # of whole large pages
+_LEAST_ROWS: Final = 4  # of a block
 _TAIL: Final = 64
 _WORTH_S = 1e-4  # what is made sooner is made again as soon
 _GAIN: Final = 0.05  # of one row, into what rows take
@@ -138,7 +138,12 @@ class RecentRows:
             return self._numbers.setdefault(kind, len(self._numbers))
 
     def is_worth_it(self, kind: int) -> bool:
-        """Whether making it takes so long that one should look for it."""
+        """Whether making it takes so long that one should look for it. It is here that memory is given back
+        which nobody has wanted for a minute.
+        """
+        if self._blocks and self._clock() > self._holds_until_s:
+            with self._lock:
+                self._drop_all()
         return self._takes_s.get(kind, 1.0) >= _WORTH_S
 
     def learn(self, kind: int, took_s: float) -> None:
@@ -172,8 +177,6 @@ class RecentRows:
                 self._seen[seen] = False
                 if len(self._seen) > _SEEN:
                     self._seen.popitem(last=False)
-            if self._blocks and now_s > self._holds_until_s:
-                self._drop_all()
             return None
 
     def keep(self, row: RowName, kind: int, numbers: _Numbers, made: Made) -> None:

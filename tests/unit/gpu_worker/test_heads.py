@@ -292,7 +292,7 @@ def test_heads_that_are_asked_of_rows_one_after_the_other_pass_them_once(
         monkeypatch.setattr(picture_rows, "_looked_for", lambda *_: [])
     tasks = ("image-classification", "image-regression")
     folders = [head(home, task, f"again-{task}", learnt(home, task, tmp_path / task)) for task in tasks]
-    keeping, other = (engines(media_roots=(str(home),), recent_bytes=kept) for kept in (4 << 20, 0))
+    keeping, other = (engines(media_roots=(str(home),), recent_bytes=kept) for kept in (32 << 20, 0))
     for engine in (keeping, other):
         for name, folder in zip("ab", folders, strict=True):
             engine.load(name, str(folder))
@@ -407,7 +407,7 @@ def test_texts_have_heads_too_and_pass_once(tmp_path: Path, engines: Engines, pa
         backbone={key: value for key, value in named(tmp_path, "words").items() if key != "directory"},
     )
     shutil.copyfile(tmp_path / "head.onnx", folder / "model.onnx")
-    engine = engines(recent_bytes=4 << 20)
+    engine = engines(recent_bytes=32 << 20)
     engine.load("mood", str(folder))
     passes.clear()
     rows = [text.encode() for text in texts[:20]]

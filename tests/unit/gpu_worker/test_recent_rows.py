@@ -57,6 +57,7 @@ def recent(clock: Clock | None = None, max_bytes: int = MIB) -> RecentRows:
 def ask(kept: RecentRows, numbers: range, nbytes: int = 100, kind: int = 0) -> int:
     """As a function does of rows: how many were there."""
     there = 0
+    assert kept.is_worth_it(kind)
     for number in numbers:
         into = np.empty(nbytes, np.uint8)
         if kept.find(row(number), kind, into) is None:
@@ -212,7 +213,7 @@ def _tiny_pictures_are_worth_it(request: pytest.FixtureRequest, monkeypatch: pyt
 def asked(request: pytest.FixtureRequest, media: Path) -> Iterator[Asked]:
     """Pieces of one intake, which keeps pictures."""
     threads = Threads(2, "test")
-    stage = Intake(Settings(media_roots=(str(media),), recent_bytes=4 * MIB), threads, pinned=False)
+    stage = Intake(Settings(media_roots=(str(media),), recent_bytes=32 * MIB), threads, pinned=False)
 
     def run(
         rows: list[bytes],
