@@ -42,29 +42,29 @@ class Cropper:
     async def cut(self, asked: CropMessage, deadline_s: float = math.inf) -> Pieces:
         """The pieces of some pictures; given up as soon as whoever waits is cancelled.
 
-        Raises `Overloaded` where no worker takes them, `WorkerLost`, `BadOption`, `ServiceError`.
+        While no worker is up, they wait for one, as the rows of the stages do. Raises `Overloaded` where none
+        takes them, `WorkerLost`, `BadOption`, `ServiceError`.
         """
-        losses = 0
-        for _ in range(_TRIES):
+        tries = losses = 0
+        while tries < _TRIES:
             worker = self._next()
-            if worker is not None:
-                asked.patience_s = (
-                    0.0 if deadline_s == math.inf else max(0.001, deadline_s - time.monotonic())
-                )
-                reply = await self._sent(worker, asked)
-                if isinstance(reply, Cropped):
-                    return _pieces(reply, len(asked.rows))
-                failed = (
-                    reply if isinstance(reply, Failed) else Failed(0, "internal", f"it said {reply.kind!r}")
-                )
-                if failed.code == WorkerLost.code:
-                    losses += 1
-                    if losses >= _LOSSES:
-                        raise WorkerLost(f"{losses} workers died while they cut these pictures")
-                elif failed.code == BadOption.code:
-                    raise BadOption(failed.message)
-                elif failed.code not in (Overloaded.code, "cancelled"):
-                    raise ServiceError(failed.message)
+            if worker is None:
+                await asyncio.sleep(_WAIT_S)
+                continue
+            tries += 1
+            asked.patience_s = 0.0 if deadline_s == math.inf else max(0.001, deadline_s - time.monotonic())
+            reply = await self._sent(worker, asked)
+            if isinstance(reply, Cropped):
+                return _pieces(reply, len(asked.rows))
+            failed = reply if isinstance(reply, Failed) else Failed(0, "internal", f"it said {reply.kind!r}")
+            if failed.code == WorkerLost.code:
+                losses += 1
+                if losses >= _LOSSES:
+                    raise WorkerLost(f"{losses} workers died while they cut these pictures")
+            elif failed.code == BadOption.code:
+                raise BadOption(failed.message)
+            elif failed.code not in (Overloaded.code, "cancelled"):
+                raise ServiceError(failed.message)
             await asyncio.sleep(_WAIT_S)
         raise Overloaded("no worker has room to cut pictures; try again soon")
 

@@ -77,16 +77,35 @@ def test_what_cannot_be_mended_is_raised(replies: list[Message], error: type[Ser
         cut(Cutter("w", *replies))
 
 
-def test_a_worker_for_models_elsewhere_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.serving.pipelines.cropping._WAIT_S", 0.0)
-    elsewhere = Cutter("remote", sound(), device="remote")
-    with pytest.raises(Overloaded, match="no worker has room"):
-        cut(elsewhere)
-    assert elsewhere.asked == []
-
-
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
+
+
+def test_a_worker_that_has_no_room_for_long_is_the_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.serving.pipelines.cropping._WAIT_S", 0.0)
+    with pytest.raises(Overloaded, match="no worker has room"):
+        cut(Cutter("w", *[Failed(0, "overloaded", "not now")] * 20))
+
+
+def test_pictures_wait_until_a_worker_is_up_however_long_and_none_for_models_elsewhere_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.serving.pipelines.cropping._WAIT_S", 0.0)
+
+    async def run() -> None:
+        elsewhere = Cutter("remote", sound(), device="remote")
+        there = [elsewhere]
+        cropper = Cropper(lambda: cast("list[Worker]", there))
+        asked = message_of("path", [b"a", b"b"], BOXES, 0.0, None, None)
+        waiting = asyncio.create_task(cropper.cut(asked))
+        for _ in range(100):  # times that somebody looked for one
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        there.append(Cutter("w", sound()))
+        assert (await waiting).by_row == [[b"1", b"2"], []]
+        assert elsewhere.asked == []
+
+    in_loop(run)
 
 
 def test_the_one_with_the_fewest_pictures_is_asked_and_who_leaves_takes_them_back() -> None:
