@@ -6,6 +6,7 @@ A schema with another keyword is refused when it is registered: nothing that it 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -96,8 +97,8 @@ def fault_of(value: object, schema: Mapping[str, Any], at: str = "$") -> str | N
     if isinstance(value, str):
         return _fault_of_size(len(value), schema, "Length", at)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            return f"{at} is {value}, no finite number"
+        if not abs(value) <= sys.float_info.max:  # JSON's numbers have no end
+            return f"{at} is {_shown(value)}, no finite number"
         if value < schema.get("minimum", -math.inf) or value > schema.get("maximum", math.inf):
             return f"{at} is {value}, outside {schema.get('minimum', '')}…{schema.get('maximum', '')}"
     return None

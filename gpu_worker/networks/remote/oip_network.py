@@ -85,7 +85,7 @@ class OipNetwork(RemoteNetwork):
             return self._of_texts(_flat(data, len(shape)), count)
         try:
             found = np.array(_flat(data, len(shape)), np.float64).reshape(count, -1)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise self._bad(f"the data of its output {name!r} are no numbers of the shape {shape}") from None
         return self._of_numbers(cast("Floats", found))
 

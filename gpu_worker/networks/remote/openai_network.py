@@ -30,6 +30,7 @@ __all__ = ["OpenAINetwork"]
 
 _JSON: Final = {"Content-Type": "application/json"}
 _NO_LIST: Final = ("404", "405")  # a server need not list its models
+_IMPOSSIBLE: Final = -1e6  # a logarithm of a probability, and a number that JSON may be below
 
 
 class OpenAINetwork(RemoteNetwork):
@@ -107,7 +108,7 @@ class OpenAINetwork(RemoteNetwork):
     def _vector(self, vector: list[Any]) -> object:
         try:
             numbers = np.array(vector, np.float32)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return self._bad("an embedding holds what is no number")
         if numbers.shape != (self.width,):
             return self._bad(f"an embedding has {numbers.size} numbers, and model.json says {self.width}")
@@ -215,9 +216,9 @@ def _probability(text: str, label: str, choice: Mapping[str, Any]) -> float | No
         token, logprob = (
             (each.get("token"), each.get("logprob")) if isinstance(each, Mapping) else (None, None)
         )
-        if not isinstance(token, str) or not isinstance(logprob, int | float) or math.isnan(logprob):
+        if not isinstance(token, str) or not isinstance(logprob, int | float) or logprob != logprob:
             return None
         if begin >= 0 and at < end and at + len(token) > begin:
-            total, met = total + min(0.0, float(logprob)), True
+            total, met = total + min(0.0, max(_IMPOSSIBLE, logprob)), True
         at += len(token)
     return math.exp(total) if met and at == len(text) else None

@@ -226,6 +226,40 @@ def test_a_chat_model_may_say_a_number_of_a_row_of_a_table(
     )
 
 
+def test_a_number_that_no_column_holds_spoils_no_row_but_its_own(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    far.answer = lambda asked: '{"value": 1' + ("0" * 400 if data_of(asked) == "bad" else "") + "}"
+    folder = openai_model(tmp_path, far.url, task="text-regression", classes=[])
+    answer = engine.infer([load(folder)], "text", [b"good", b"bad"])
+    assert next(iter(answer.members[0]["value"].values)) == 1.0
+    assert faults(answer) == [(1, "remote_invalid")]
+    assert "no finite number" in answer.errors[0].message
+
+
+def test_a_vector_with_a_number_that_is_too_large_is_its_rows_error(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    folder = openai_model(tmp_path, far.url, task="text-embedding", classes=[], features={"width": 3})
+    key = load(folder)
+    vectors = [{"embedding": [1, 2, 3]}, {"embedding": [1, 2, 10**400]}]
+    far.before = _raw(json.dumps({"data": vectors}).encode())
+    answer = engine.infer([key], "text", [b"good", b"bad"])
+    assert list(answer.members[0]["embedding"].values)[:3] == [1, 2, 3]
+    assert faults(answer) == [(1, "remote_invalid")]
+
+
+def test_a_probability_that_is_no_number_of_a_machine_spoils_no_answer(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    key = load(openai_model(tmp_path, far.url))
+    text = '{"label": "laksa"}'
+    choice = {"message": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": -(10**400)}]}}
+    far.before = _raw(json.dumps({"choices": [choice]}).encode())
+    answer = engine.infer([key], "text", [b"x"])
+    assert (labels(answer), faults(answer)) == (["laksa"], [])
+
+
 def test_rows_of_a_table_reach_an_oip_server_as_numbers(
     engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
 ) -> None:
@@ -350,6 +384,7 @@ def _outputs(**fields: Any) -> bytes:
         (_raw(_outputs(shape=[2, 4], data=[0.25] * 8)), "remote_invalid", "has 2 rows for 1"),
         (_raw(_outputs(shape=[1, 3], data=[0.5, 0.5, 0])), "remote_invalid", "3 numbers a row"),
         (_raw(_outputs(shape=[1, 4], data=["a"] * 4)), "remote_invalid", "no numbers of the shape"),
+        (_raw(_outputs(shape=[1, 4], data=[10**400, 0, 0, 1])), "remote_invalid", "no numbers of the shape"),
         (_raw(_outputs(shape=[1, 4], data=[9, 1, 1, 1])), "remote_invalid", "outputs.activation"),
         (
             _raw(b'{"outputs": [{"name": "probs", "shape": [1, 4], "data": [NaN, 0, 0, 1]}]}'),
