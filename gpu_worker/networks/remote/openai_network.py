@@ -30,6 +30,7 @@ __all__ = ["OpenAINetwork"]
 
 _JSON: Final = {"Content-Type": "application/json"}
 _NO_LIST: Final = ("404", "405")  # a server need not list its models
+_LEAST_SHARE: Final = 1.01  # equal shares, of the label that was said
 _IMPOSSIBLE: Final = -1e6  # a logarithm of a probability, and a number that JSON may be below
 
 
@@ -196,7 +197,9 @@ class OpenAINetwork(RemoteNetwork):
         told = _probability(text, label, choice)
         # An endpoint that does not say how sure it is, is as sure as it was found to be right.
         known = self.manifest.accuracy if self.manifest.accuracy > 1 / len(classes) else 1.0
-        return one_hot(classes, label, known if told is None else max(told, 1 / len(classes)))
+        # However unsure it is, it is what it said: with no more than an equal share, another would answer.
+        least = min(1.0, _LEAST_SHARE / len(classes))
+        return one_hot(classes, label, known if told is None else max(told, least))
 
     def _post(self, attempt: Try, what: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         body = json.dumps(asked).encode()

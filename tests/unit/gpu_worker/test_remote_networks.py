@@ -140,6 +140,19 @@ def test_a_chat_model_keeps_to_the_labels_and_says_how_sure_it_is(
     assert schema["properties"]["label"]["enum"] == ["laksa", "pizza", "satay", "sushi"]
 
 
+@pytest.mark.parametrize("logprob", [-0.9, math.log(0.25), -5.0])
+def test_the_label_that_a_chat_model_says_is_the_answer_however_unsure_it_is_of_it(
+    logprob: float, engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    key = load(openai_model(tmp_path, far.url))
+    text = '{"label": "sushi"}'
+    choice = {"message": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": logprob}]}}
+    far.before = _raw(json.dumps({"choices": [choice]}).encode())
+    answer = engine.infer([key], "text", [b"x"], ["label", "confidence"])
+    assert labels(answer) == ["sushi"]
+    assert list(answer.members[0]["confidence"].values) == pytest.approx([max(math.exp(logprob), 0.2525)])
+
+
 def test_a_value_stands_between_marks_and_is_no_template(
     engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
 ) -> None:
