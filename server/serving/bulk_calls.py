@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -164,9 +164,10 @@ class BulkCalls:
                 )
             await self._keep(job, control)
             now_s = time.monotonic()
-            if self._jobs.find(job.key) is not job:  # forgotten meanwhile; its control is stored
+            if (there := self._jobs.find(job.key)) is None:  # forgotten meanwhile; its control is stored
                 self._jobs.restore(now_s, job, control)
             else:
+                job = there  # another one, where its client came back meanwhile
                 self._jobs.steer(now_s, job.key, control)
             if control.paused or control.cancelled:
                 for pending in list(self._open.get(job.key, ())):
@@ -206,7 +207,14 @@ class BulkCalls:
                 )
         if self._stored is not None:
             keys = [job.key for job in gone]
-            self._tasks.once("forget bulk jobs", asyncio.to_thread(self._stored.forget, keys))
+            self._tasks.once("forget bulk jobs", self._forget_stored(self._stored, keys))
+
+    async def _forget_stored(self, stored: StoredControls, keys: Sequence[JobKey]) -> None:
+        """Not while a control is being stored: one of a job that is there again is to stay."""
+        async with self._steering:
+            jobs = {key: self._jobs.find(key) for key in keys}
+            gone = [key for key, job in jobs.items() if job is None or job.control == NO_CONTROL]
+            await asyncio.to_thread(stored.forget, gone)
 
 
 def _sees(caller: Caller, job: BulkJob) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 from server.access.caller import Caller
 from server.catalog.bulk_control import StoredControl
@@ -185,6 +187,99 @@ def test_what_was_held_back_is_after_a_restart_and_what_is_old_is_forgotten_alou
         run(scene)
     finally:
         engine.dispose()
+
+
+class Slow(BulkControlRepository):
+    """Begins to store, or to forget, when the test says so."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.keeps, self.forgets = threading.Event(), threading.Event()
+
+    def keep(self, stored: StoredControl) -> None:
+        self.keeps.wait(10)
+        super().keep(stored)
+
+    def forget(self, keys: Iterable[JobKey]) -> None:
+        self.forgets.wait(10)
+        super().forget(keys)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Slow]:
+    engine = open_database(f"sqlite:///{tmp_path}/registry.db")
+    migrate(engine)
+    yield Slow(engine)
+    engine.dispose()
+
+
+async def settled(bulk: BulkCalls) -> None:
+    """Nothing is being stored any more."""
+    await asyncio.gather(*bulk._tasks._tasks)
+
+
+def test_the_pause_of_a_job_that_came_back_outlasts_the_forgetting_of_its_last_one(slow: Slow) -> None:
+    async def scene() -> None:
+        bulk, later_s = BulkCalls(slow), time.monotonic() + 4000.0
+        slow.keeps.set()
+        first = bulk.enter(0.0, call())
+        await bulk.steer(ANA, "a", paused)
+        bulk.left(time.monotonic(), first, None, answered=False)
+        bulk.enter(later_s, call())  # its first job is forgotten
+        pausing = asyncio.create_task(bulk.steer(ANA, "a", paused))
+        await asyncio.sleep(0.2)
+        slow.forgets.set()
+        await pausing
+        await settled(bulk)
+        assert [(each.key.id, each.control.paused) for each in slow.all()] == [("a", True)]
+
+    run(scene)
+
+
+def test_what_is_stored_of_a_job_as_it_is_forgotten_stays_stored(slow: Slow) -> None:
+    async def scene() -> None:
+        bulk = BulkCalls(slow)
+        slow.keeps.set()
+        slow.forgets.set()
+        bulk.left(1.0, bulk.enter(0.0, call()), None, answered=True)
+        await bulk.steer(ANA, "a", lambda control: replace(control, max_rows_per_s=7.0))
+        slow.keeps.clear()
+        slow.forgets.clear()
+        pausing = asyncio.create_task(bulk.steer(ANA, "a", paused))
+        await asyncio.sleep(0.1)
+        bulk.enter(time.monotonic() + 4000.0, call("b"))  # the other is forgotten
+        await asyncio.sleep(0.1)
+        slow.keeps.set()
+        await pausing
+        slow.forgets.set()
+        await settled(bulk)
+        assert [(each.key.id, each.control.paused) for each in slow.all()] == [("a", True)]
+        assert bulk.shown(ANA, "a")["state"] == "paused"
+
+    run(scene)
+
+
+def test_a_job_that_comes_back_while_it_is_steered_keeps_count_of_its_requests(slow: Slow) -> None:
+    async def scene() -> None:
+        bulk = BulkCalls(slow)
+        slow.keeps.set()
+        slow.forgets.set()
+        bulk.left(1.0, bulk.enter(0.0, call()), None, answered=True)
+        await bulk.steer(ANA, "a", lambda control: replace(control, max_rows_per_s=1e6))
+        slow.keeps.clear()
+        pausing = asyncio.create_task(bulk.steer(ANA, "a", paused))
+        await asyncio.sleep(0.1)
+        later_s, under_way = time.monotonic() + 4000.0, Open()
+        back = bulk.enter(later_s, call())  # the job was forgotten, and is there again
+        bulk.begun(back, under_way)
+        slow.keeps.set()
+        assert (await pausing)["state"] == "paused"
+        assert [type(error) for error in under_way.errors] == [BulkHeld]
+        bulk.left(later_s, back, under_way, answered=False)
+        told = await bulk.steer(ANA, "a", lambda control: replace(control, paused=False))
+        assert told["state"] == "idle"
+
+    run(scene)
 
 
 def test_what_cannot_be_stored_does_not_hold() -> None:
