@@ -270,11 +270,13 @@ class LearnedState:
         served = {(each.name, each.version): each for each in self._catalog if not each.bare}
         self._turns = {each.key: self._turns.get(each.key, 0) for each in served.values()}
         self._agreed = {key: rows for key, rows in self._agreed.items() if key in self._turns}
-        for key in revisions.keys() & served.keys():
-            if revisions[key] != self._revisions.get(key, 0):
+        # What is deployed elsewhere, and not served here yet, is looked at once it is.
+        seen = {key: revisions[key] for key in revisions.keys() & served.keys()}
+        for key, revision in seen.items():
+            if revision != self._revisions.get(key, 0):
                 await self.follow(served[key])
                 await self._follow_contexts(served[key])
-        self._revisions = revisions
+        self._revisions = seen
 
     async def _follow_contexts(self, function: Function) -> None:
         if not function.learns:

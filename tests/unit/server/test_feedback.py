@@ -364,6 +364,21 @@ def test_another_server_on_the_registry_answers_by_what_this_one_was_taught(
     assert place.function is mine, "nothing new came"
 
 
+def test_what_was_taught_elsewhere_before_a_deployment_is_served_here_is_known_as_soon_as_it_is(
+    place: Place, registry: Engine
+) -> None:
+    other = Place.__new__(Place)
+    other.__init__(registry, version=2)  # type: ignore[misc]  # deploys the second version
+    deployed = other.function
+    other.give(labelled(30))
+    other.give(labelled(30, first=30), "me")
+    asyncio.run(place.learned_state.refresh())
+    place.catalog.add_function(deployed, 2)
+    asyncio.run(place.learned_state.refresh())
+    assert place.function.feedback == other.function.feedback
+    assert place.shifts("me") == pytest.approx(other.shifts("me"), rel=1e-3)
+
+
 def test_contexts_are_there_after_a_restart(place: Place) -> None:
     place.give(labelled(30), "me")
     before = place.shifts("me")
