@@ -33,7 +33,7 @@ from server.catalog.variants import Variants, base_of, is_variant
 from server.catalog.wants import Wants, wants_from
 from server.catalog.wishes import candidates_for
 from server.ensemble.fit import Fit
-from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction, VersionGone
+from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction, VersionGone
 from server.lease import ALONE, Leading
 from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
@@ -54,6 +54,7 @@ log = logging.getLogger("ml_udf.server.publishing")
 _LEASE_LOOK_S = 1.0
 _FILES_LOOK_S = 1.0
 _FOLLOW_S = 1.0
+_RENEW_AGAIN_S = 10.0  # a wish for which nothing could be deployed just now
 
 
 class Publisher:
@@ -513,28 +514,35 @@ class Publisher:
             await self._wishes.look_for_files(candidates)
 
     async def _follow_wishes(self) -> None:
+        again_s: float | None = None  # None: once models come
         while True:
-            await self._models_came.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await self._models_came.wait()
             if not self._lease.is_held:  # it may be, before what came is seen to
                 await asyncio.sleep(_LEASE_LOOK_S)
                 continue
             self._models_came.clear()
+            again_s = None
             for served in self._catalog.functions():
-                if served[-1].wants is not None:
-                    await self._renew(served[-1].name)
+                if served[-1].wants is not None and not await self._renewed(served[-1].name):
+                    again_s = _RENEW_AGAIN_S
 
-    async def _renew(self, name: str) -> None:
-        """Deploy a function by wish anew if other models than before could answer it."""
+    async def _renewed(self, name: str) -> bool:
+        """Deploy a function by wish anew if other models than before could answer it.
+
+        False where that may be done a little later: no worker has room, the registry is locked, a disk full.
+        """
         async with self._one_at_a_time:
             if not self._catalog.is_function(name):
-                return
+                return True
             function = self._catalog.versions(name)[-1]
             if function.wants is None:
-                return
+                return True
             try:
                 found = await self._candidates(name, function.wants, self._view_of_owner("function", name))
                 if {model.key for model in found} == set(function.named):
-                    return
+                    return True
                 spec = (await asyncio.to_thread(self._repository.deployments, name, 1))[0].spec
                 spec = {**spec, "candidates": [model.key for model in found]}
                 draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
@@ -543,6 +551,8 @@ class Publisher:
                     await self._deploy(name, spec, None, None)
             except (ServiceError, SQLAlchemyError, OSError) as error:
                 log.warning("wish not renewed function=%s reason=%r", name, str(error))
+                return not isinstance(error, Overloaded | NoSpace | SQLAlchemyError | OSError)
+            return True
 
     async def _candidates(self, name: str, wants: Wants, view: View) -> tuple[ModelVersion, ...]:
         """The models that a caller sees and that could answer. Raises `BadOption`, `UnknownFunction`."""

@@ -1,4 +1,4 @@
-"""What is not deployed: code that the operator has not permitted."""
+"""What is not deployed, as code that the operator has not permitted, and what is deployed by itself."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from server.catalog.catalog import Catalog
-from server.catalog.function_spec import single_model_function
+from server.catalog.function_spec import function_of, single_model_function
 from server.catalog.functions import Function
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption, Overloaded, UnknownFunction
 from server.publisher import Publisher
 from server.store.repository import Deployment
+from server.supervision import Tasks
+from tests.unit.server.served import text_model
 from tests.unit.server.test_plans import FIT, MEMBERS
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
@@ -38,6 +42,70 @@ def test_a_deployment_that_cannot_be_read_is_refused_by_name_and_nothing_else_is
     stored = Deployment("udf_food", 3, spec, datetime.now(UTC))
     with pytest.raises((BadOption, UnknownFunction)):
         asyncio.run(publisher(allow_import=False)._restored(stored))
+
+
+class Wished:
+    """All that is asked where a wish is renewed; what the registry and the workers do is said one by one."""
+
+    def __init__(self, registry: list[Exception], loads: list[Exception]) -> None:
+        self.registry, self.loads = registry, loads
+        self.deployed = asyncio.Event()
+
+    def deployments(self, name: str, limit: int) -> list[Any]:
+        if self.registry:
+            raise self.registry.pop(0)
+        return [SimpleNamespace(spec={"wants": {"task": "text-classification"}, "candidates": ["right/1"]})]
+
+    async def look_for_files(self, models: object) -> None: ...
+
+    def has_its_files(self, model: object) -> bool:
+        return True
+
+    def is_measured(self, model: object) -> bool:
+        return False
+
+    async def load(self, members: object) -> None:
+        if self.loads:
+            raise self.loads.pop(0)
+
+    def at_rest(self, draft: Function) -> Any:
+        return SimpleNamespace(chosen=draft.members[0].key)
+
+    def check(self, function: Function) -> None:
+        self.deployed.set()
+        raise BadOption("that is enough")
+
+
+@pytest.mark.parametrize(
+    ("registry", "loads"),
+    [
+        ([OperationalError("SELECT", None, Exception("it is locked"))], []),
+        ([], [Overloaded("no worker loaded it in time")]),
+    ],
+)
+def test_a_model_becomes_a_candidate_though_nothing_could_be_deployed_when_it_came(
+    registry: list[Exception], loads: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.publisher._RENEW_AGAIN_S", 0.01)
+
+    async def scene() -> None:
+        catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
+        models = text_model("right"), text_model("newcomer")
+        for model in models:
+            catalog.add_model(model)
+        spec = {"wants": {"task": "text-classification"}, "candidates": ["right/1"]}
+        catalog.add_function(function_of("f", 1, spec, catalog, DEFAULTS), 2)
+        told: Any = Wished(registry, loads)
+        tasks = Tasks()
+        publisher = Publisher(told, told, catalog, told, told, DEFAULTS, 1.0, tasks=tasks, wishes=told)
+        publisher.follow_wishes()
+        try:
+            async with asyncio.timeout(5.0):
+                await told.deployed.wait()
+        finally:
+            await tasks.close()
+
+    asyncio.run(scene())
 
 
 def publisher(*, allow_import: bool) -> Publisher:
