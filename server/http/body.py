@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from gpu_worker.model_files.plain_json import check_plain
 from server.errors import BadOption, BodyTooLarge, Unsupported
-from server.plain_json import check_plain
 
 if TYPE_CHECKING:
     from starlette.requests import Request

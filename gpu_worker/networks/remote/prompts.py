@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.model_files.plain_json import check_plain
 from gpu_worker.model_files.remote_spec import PLACE, RemoteSpec
 from gpu_worker.networks.table import NamedColumn, values_of
 
@@ -80,14 +81,18 @@ def read_row(form: str, columns: Sequence[NamedColumn], row: bytes) -> dict[str,
 
 
 def parsed(text: str) -> Any:  # noqa: ANN401  # JSON
-    """The JSON that an answer is. Raises `ValueError`: nothing may stand around it, but for a code fence."""
+    """The JSON that an answer is. Raises `ValueError`: nothing may stand around it, but for a code fence, and
+    a database takes less than Python does.
+    """
     text = text.strip()
     if text.startswith("```") and text.endswith("```"):
         text = text.strip("`").removeprefix("json").strip()
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except RecursionError as exc:
         raise ValueError("it is nested too deep") from exc
+    check_plain(found)
+    return found
 
 
 def _marked(value: str) -> str:

@@ -316,6 +316,20 @@ def test_a_chat_model_writes_json_of_the_schema_of_its_manifest(
     assert "$.price is 'three', not of type number" in answer.errors[0].message
 
 
+@pytest.mark.parametrize("said", ['{"a": NaN}', '{"a": [1e999]}', r'{"a": "\ud800"}', r'{"a": "\u0000"}'])
+def test_what_a_database_does_not_take_for_json_is_its_rows_own_error(
+    said: str, engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    far.answer = lambda asked: said if data_of(asked) == "bad" else '{"a": 1}'
+    folder = openai_model(
+        tmp_path, far.url, task="text-generation", classes=[], remote={"schema": {"type": "object"}}
+    )
+    answer = engine.infer([load(folder)], "text", [b"good", b"bad"])
+    assert labels(answer, "text") == ['{"a": 1}', ""]
+    assert faults(answer) == [(1, "remote_invalid")]
+    assert "it is no JSON: it holds" in answer.errors[0].message
+
+
 def test_a_chat_model_gets_pictures_as_they_are_encoded_and_nothing_else(
     engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
 ) -> None:
