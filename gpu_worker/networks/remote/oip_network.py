@@ -93,7 +93,7 @@ class OipNetwork(RemoteNetwork):
         if len(texts) != count:
             raise self._bad(f"it answers {len(texts)} texts for {count} rows")
         if self.reads == "texts":
-            return [str(text) for text in texts]
+            return [text if isinstance(text, str) else _no_text(self.url, text) for text in texts]
         hot = [one_hot(self.manifest.classes, str(text)) for text in texts]
         return [
             _unknown(self.url, str(text)) if each is None else each
@@ -245,6 +245,10 @@ def _flat(data: list[Any], rank: int) -> list[Any]:
             break
         data = [each for part in data for each in (part if isinstance(part, list) else [part])]
     return data
+
+
+def _no_text(url: str, said: object) -> EndpointFailed:
+    return EndpointFailed(f"{url} answers {str(said)[:100]}, which is no text", unavailable=False)
 
 
 def _unknown(url: str, text: str) -> EndpointFailed:

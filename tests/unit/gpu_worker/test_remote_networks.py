@@ -84,6 +84,28 @@ def test_an_oip_server_that_answers_labels_alone_is_sure_of_them(
     assert list(answer.members[0]["confidence"].values) == [1.0] * 3
 
 
+def test_what_is_no_text_is_written_by_no_oip_server(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    folder = write_manifest(
+        tmp_path,
+        "writer",
+        task="text-generation",
+        classes=[],
+        runtime="oip",
+        input={"form": "text"},
+        outputs={},
+        remote={"url": f"{far.url}/v2/models/hash", "output": "probs"},
+    )
+    key = load(folder)
+    texts = {"name": "probs", "datatype": "BYTES", "shape": [3], "data": ["None", None, 7]}
+    far.before = _raw(json.dumps({"outputs": [texts]}).encode())
+    answer = engine.infer([key], "text", ROWS)
+    assert labels(answer, "text") == ["None", "", ""]
+    assert faults(answer) == [(1, "remote_invalid"), (2, "remote_invalid")]
+    assert "answers None, which is no text" in answer.errors[0].message
+
+
 def test_many_rows_go_in_requests_of_the_size_that_the_manifest_says(
     engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
 ) -> None:
