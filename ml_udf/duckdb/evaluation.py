@@ -97,7 +97,7 @@ class EvaluationFunctions:
                 if path:
                     cursor.execute(f"SET search_path = {literal(path)}")
                 for batch in cursor.sql(query).to_arrow_reader(_PAGE_ROWS):
-                    rows = _with_short_targets(batch, target)
+                    rows = _with_class_targets(batch, target)
                     yield [{name: _shown(value) for name, value in row.items()} for row in rows]
             except duckdb.Error as error:
                 raise BadOption(
@@ -106,17 +106,23 @@ class EvaluationFunctions:
                 ) from error
 
 
-def _with_short_targets(batch: pa.RecordBatch, target: str | None) -> list[dict[str, Any]]:
-    """The rows; a target of type FLOAT as the number of its own text, as datasets have it: 0.1 of 0.1."""
+def _with_class_targets(batch: pa.RecordBatch, target: str | None) -> list[dict[str, Any]]:
+    """The rows, with targets as datasets have them.
+
+    One of type FLOAT is the number of its own text, 0.1 of 0.1; a moment or a time of day is Arrow's text.
+    """
     rows: list[dict[str, Any]] = batch.to_pylist()
-    if (
-        target is not None
-        and target in batch.schema.names
-        and pa.types.is_float32(batch.schema.field(target).type)
-    ):
-        short = batch.column(target).cast(pa.string()).cast(pa.float64()).to_pylist()
-        for row, value in zip(rows, short, strict=True):
-            row[target] = value
+    if target is None or target not in batch.schema.names:
+        return rows
+    column = batch.column(target)
+    if pa.types.is_float32(column.type):
+        column = column.cast(pa.string()).cast(pa.float64())
+    elif pa.types.is_timestamp(column.type) or pa.types.is_time(column.type):
+        column = column.cast(pa.string())
+    else:
+        return rows
+    for row, value in zip(rows, column.to_pylist(), strict=True):
+        row[target] = value
     return rows
 
 

@@ -45,6 +45,11 @@ _SENT: dict[str, tuple[str, str]] = {
     "timestamp": ("timestamp", _MICROSECONDS),
     "timestamptz": ("timestamptz", _MICROSECONDS),
 }
+# A moment that is a class → its text, as a dataset that it was sent to has it.
+_CLASSES: dict[str, str] = {
+    "timestamp": "pg_catalog.to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')",
+    "timestamptz": "pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US\"Z\"')",
+}
 _TEXT = ("string", "{}::pg_catalog.text")
 _JSON_TEXT = ("string", "pg_catalog.to_jsonb({})::pg_catalog.text")
 
@@ -92,11 +97,15 @@ class DatasetRows:
                 cursor.close()
 
     def pages(
-        self, query: str, search_path: str, check_interrupts: Callable[[], None] = lambda: None
+        self,
+        query: str,
+        search_path: str,
+        check_interrupts: Callable[[], None] = lambda: None,
+        target: str | None = None,
     ) -> Generator[list[dict[str, Any]], None, None]:
         """The rows by the names of their columns, some thousand at a time; values as JSON has them, or bytes.
 
-        search_path  as in `parts`
+        search_path  as in `parts` · target  the column whose moments are the classes of `parts`
         """
         with self._path(search_path):
             selected = _selected(query, "*")
@@ -104,13 +113,19 @@ class DatasetRows:
             described = self._plpy.execute(f"{selected} LIMIT 0")
             names, oids = list(described.colnames()), list(described.coltypes())
             is_bytes = [name for name, oid in zip(names, oids, strict=True) if oid == _BYTEA]
+            kinds = self._kinds(oids)
             # Of bytes, the text that to_jsonb makes is what bytea_output says.
-            hexed = ", ".join(
-                f"{literal(name)}, pg_catalog.encode(dataset.{quoted(name)}, 'hex')" for name in is_bytes
-            )
+            instead = {name: f"pg_catalog.encode(dataset.{quoted(name)}, 'hex')" for name in is_bytes}
+            for name, oid in zip(names, oids, strict=True):
+                if name == target and kinds.get(oid) in _CLASSES:
+                    column = f"dataset.{quoted(name)}"
+                    text = _CLASSES[kinds[oid]].format(column)
+                    # Of infinity to_char makes NULL.
+                    instead[name] = f"coalesce({text}, {column}::pg_catalog.text)"
             whole = "pg_catalog.to_jsonb(dataset)"
-            if hexed:
-                whole += f" OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object({hexed})"
+            if instead:
+                listed = ", ".join(f"{literal(name)}, {sql}" for name, sql in instead.items())
+                whole += f" OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object({listed})"
             cursor = self._plpy.cursor(_selected(query, f"({whole})::pg_catalog.text AS row"))
             try:
                 while found := list(cursor.fetch(_PAGE_ROWS)):
@@ -166,8 +181,7 @@ class DatasetRows:
                 raise BadOption(
                     f"the query has no column {name!r}, which {what!r} names; it has {', '.join(names)}"
                 )
-        plan = self._plpy.prepare(_TYPES, ["oid[]"])
-        kinds = {row["oid"]: row["name"] for row in self._plpy.execute(plan, [oids])}
+        kinds = self._kinds(oids)
         columns = []
         for name, oid in zip(names, oids, strict=True):
             kind = kinds.get(oid, "")
@@ -178,6 +192,11 @@ class DatasetRows:
                 sent, sql = _JSON_TEXT
             columns.append((name, sent, sql.format(f"dataset.{quoted(name)}")))
         return columns
+
+    def _kinds(self, oids: Sequence[int]) -> dict[int, str]:
+        """The names of types; of a domain, that of the type beneath it."""
+        plan = self._plpy.prepare(_TYPES, ["oid[]"])
+        return {row["oid"]: row["name"] for row in self._plpy.execute(plan, [list(oids)])}
 
     def _set_path(self, path: str) -> None:
         plan = self._plpy.prepare("SELECT pg_catalog.set_config('search_path', $1, true)", ["text"])

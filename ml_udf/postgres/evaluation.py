@@ -48,7 +48,8 @@ class Evaluation:
         with contextlib.ExitStack() as reading:
 
             def read(query: str) -> Iterator[Sequence[LabelledRow]]:
-                pages = self._rows.pages(query, given.get("search_path") or "", check)
+                path = given.get("search_path") or ""
+                pages = self._rows.pages(query, path, check, given.get("target"))
                 # One that is left in the middle gives the search path back here, not when Python comes by.
                 return reading.enter_context(contextlib.closing(pages))
 

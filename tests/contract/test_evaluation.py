@@ -278,6 +278,29 @@ def test_a_datasets_held_out_rows_are_evaluated_where_they_are(real: Engine) -> 
         real.query(f"SELECT * FROM ml_udf.importance('udf_text', '{name}')")
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz", "time"])
+def test_moments_are_the_classes_that_a_dataset_makes_of_them(real: Engine, kind: str) -> None:
+    name = f"{kind}_of_{real.name}"
+    real.query("DROP TABLE IF EXISTS moments")
+    real.query(
+        f"CREATE TABLE moments AS SELECT t, CAST(m AS {kind}) AS m FROM (SELECT concat('text ', n) AS t, "
+        "CASE WHEN n % 3 = 0 THEN '2024-01-02 03:04:05' WHEN n % 3 = 1 THEN '0987-06-05 04:03:02' "
+        "ELSE '2024-01-02 03:04:05.25' END::timestamp AS m FROM generate_series(1, 60) AS g(n)) AS made"
+    )
+    query = "SELECT t, m FROM moments"
+    real.query(
+        f"SELECT ml_udf.create_dataset('{name}', '{query}', target => 'm', key => 't', "
+        "task => 'text-classification')"
+    )
+    real.query("SET TimeZone = 'America/New_York'")  # in which a moment may be shown otherwise
+    ((classes,),) = real.query(f"SELECT classes FROM ml_udf.datasets WHERE name = '{name}'")
+    rows = real.query(
+        f"SELECT DISTINCT actual FROM ml_udf.confusion_matrix('udf_text', '{query}', target => 'm')"
+    )
+    assert len(classes) == 3
+    assert {row[0] for row in rows} == set(classes)
+
+
 def test_the_learning_curve_of_a_job_that_there_is_not(real: Engine) -> None:
     with pytest.raises(SqlError) as refused:
         real.query("SELECT * FROM ml_udf.learning_curve(123456)")
