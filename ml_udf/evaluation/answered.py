@@ -105,9 +105,18 @@ def _label(value: Any) -> str:  # noqa: ANN401  # of SQL
         return str(value)  # a whole number, of any size
     if isinstance(value, float | Decimal):
         number = float(value)
-        return f"{number:.0f}" if number.is_integer() and abs(number) < _EXACT else repr(number)
+        return f"{number:.0f}" if number.is_integer() and abs(number) < _EXACT else _arrow_text(number)
     is_json = isinstance(value, int | list | dict)
     return json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+
+
+def _arrow_text(number: float) -> str:
+    """A number as Arrow writes it: 0.00001, where Python writes 1e-05, and 1e-7."""
+    shortest = Decimal(repr(number))
+    if not shortest.is_finite():
+        return repr(number)
+    shortest = shortest.normalize()
+    return f"{shortest:f}" if -6 <= shortest.adjusted() < 10 else f"{shortest:e}"
 
 
 def _number(value: Any) -> float:  # noqa: ANN401  # of SQL

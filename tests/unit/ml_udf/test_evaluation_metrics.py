@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn import metrics as of_sklearn
 
@@ -54,6 +55,15 @@ def test_of_labels_they_are_those_of_scikit_learn_and_of_the_server(classes: int
     found = {name: value for name, value, _ in metrics_of(answered)}
     assert found == pytest.approx(expected, abs=1e-9)
     assert found == pytest.approx({name: metric_named(name).of(scores, targets) for name in found}, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "number", [0.25, 12345678901.5, 1e-4, 1.25e-5, 1e-6, -2.5e-6, 9.5e-7, 1e-7, -1.5e-10, 1e16, 2.5e300]
+)
+def test_numbers_that_are_classes_have_the_text_that_datasets_give_them(number: float) -> None:
+    answered = Answered("label", ("a", "b"))
+    answered.add([number], ["a"])
+    assert answered.targets == pa.array([number]).cast(pa.string()).to_pylist()
 
 
 def test_of_numbers_they_are_those_of_scikit_learn_and_of_the_server() -> None:
