@@ -66,7 +66,7 @@ def read_xgboost(path: str) -> TreeModel:
         booster = xgboost.Booster(model_file=content)
         booster.set_param({"nthread": 1, "device": "cpu"})  # the engine runs pieces side by side (see there)
         learner = json.loads(booster.save_config())["learner"]
-        _check(json.loads(booster.save_raw("json"))["learner"], booster.num_features())
+        _check(json.loads(booster.save_raw("json"))["learner"], booster.num_features(), path)
     except (xgboost.core.XGBoostError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise ModelUnusable(f"{path} is no model that XGBoost reads: {first_line(exc)}") from exc
     objective = str(learner["objective"]["name"])
@@ -103,8 +103,11 @@ def read_xgboost(path: str) -> TreeModel:
     )
 
 
-def _check(learner: dict[str, Any], width: int) -> None:
-    """Raises `ValueError` or `KeyError` for arrays that XGBoost would follow out of its memory."""
+def _check(learner: dict[str, Any], width: int, path: str) -> None:
+    """Raises `ValueError` or `KeyError` for arrays that XGBoost would follow out of its memory.
+
+    And `ModelUnusable` for trees of several answers: their arrays mean other things.
+    """
     booster = learner["gradient_booster"]
     model = booster.get("gbtree", booster)["model"]  # of dart it is one deeper
     param = learner["learner_model_param"]
@@ -118,6 +121,11 @@ def _check(learner: dict[str, Any], width: int) -> None:
     if len(model["tree_info"]) != len(model["trees"]):
         raise ValueError(f"it has {len(model['trees'])} trees, and says of {len(model['tree_info'])} whose")
     for tree in model["trees"]:
+        if int(tree["tree_param"]["size_leaf_vector"]) > 1:
+            raise ModelUnusable(
+                f"{path} has trees whose leaves hold several answers (multi_strategy = 'multi_output_tree'), "
+                "which cannot be served: train with 'one_output_per_tree', XGBoost's own default"
+            )
         check_tree(tree["left_children"], tree["right_children"], tree["split_indices"], width)
         ends = zip(tree["categories_segments"], tree["categories_sizes"], strict=True)
         if not all(0 <= at <= at + size <= len(tree["categories"]) for at, size in ends):

@@ -196,6 +196,18 @@ def test_several_values_of_a_row_are_refused(xgboost: Any, targets: Any, tmp_pat
         read_xgboost(str(tmp_path / "m.json"))
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_trees_of_several_answers_are_refused_by_their_name(
+    xgboost: Any, targets: Any, tmp_path: Path, classes: int
+) -> None:
+    numbers = np.arange(ROWS, dtype=float)[:, None]
+    answers = np.arange(ROWS) % classes if classes > 1 else np.stack([targets, targets], axis=1)
+    estimator = xgboost.XGBClassifier(n_estimators=2, multi_strategy="multi_output_tree")
+    estimator.fit(numbers, answers).save_model(tmp_path / "m.json")
+    with pytest.raises(ModelUnusable, match=r"'multi_output_tree'.*train with 'one_output_per_tree'"):
+        read_xgboost(str(tmp_path / "m.json"))
+
+
 @pytest.fixture(scope="module")
 def tree_text(xgboost: Any, targets: Any) -> str:
     data = xgboost.DMatrix(np.random.default_rng(1).random((ROWS, 2)), targets)
