@@ -26,7 +26,7 @@ from ml_udf.client.statement import Binding, Outcome
 from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.vectors import OF_TEXTS, VectorType
-from ml_udf.errors import WrongType
+from ml_udf.errors import UnknownTable, WrongType
 from ml_udf.name_list import names_of
 from ml_udf.quoting import literal, qualified
 from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreProgress, ScoreRequest, score
@@ -58,6 +58,11 @@ _RELATIONS = """
     UNION ALL
     SELECT database_name, schema_name, view_name, 'view' FROM duckdb_views()
     WHERE lower(view_name) = lower($1) AND NOT internal"""
+
+_TEMPORARY = """
+    SELECT 'table' FROM duckdb_tables() WHERE temporary AND lower(table_name) = lower($1)
+    UNION ALL
+    SELECT 'view' FROM duckdb_views() WHERE temporary AND lower(view_name) = lower($1)"""
 
 _KEYS = """
     SELECT constraint_type = 'PRIMARY KEY', constraint_column_names FROM duckdb_constraints()
@@ -113,6 +118,8 @@ def score_connection(
     on_progress: Callable[[ScoreProgress], None] = lambda _: None,
 ) -> ScoreProgress:
     """`score_table` with what it makes. By cursors of its own: `con` may be in a transaction."""
+    for name in filter(None, (request.relation, request.result_table)):
+        _check_lasting(con, name)
     ((path,),) = con.execute("SELECT current_setting('search_path')").fetchall()
     with con.cursor() as cursor, con.cursor() as writer, interruptible_by_ctrl_c(cursor):
         if path:  # a cursor begins where the database does, not where USE has led `con`
@@ -125,6 +132,19 @@ def score_connection(
         job = BulkJob.begun("table", layout.title)
         asking = Asking(client, binding, info.version, options, patience_s=request.patience_s, job=job)
         return score(store, asking, layout, request, on_progress=on_progress)
+
+
+def _check_lasting(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Raises `UnknownTable` where `con` means a temporary table or view, which no other cursor sees."""
+    *place, table = split_name(name)
+    if place and place[0].lower() != "temp":
+        return
+    found = con.execute(_TEMPORARY, [table]).fetchone()
+    if found is not None:
+        raise UnknownTable(
+            f"{name!r} is a temporary {found[0]}, which the cursors that score do not see",
+            hint=f"score one that is kept: CREATE TABLE … AS FROM {name}",
+        )
 
 
 class _DuckDbStore:

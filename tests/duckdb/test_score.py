@@ -192,6 +192,31 @@ def test_what_was_answered_before_the_server_went_away_is_stored(
     assert con.execute("SELECT count(food) >= 900 FROM foodlog").fetchall() == [(True,)]
 
 
+@pytest.mark.parametrize("made", ["TABLE foodlog", "VIEW foodlog", "TABLE scores"])
+def test_what_is_temporary_is_refused_with_the_reason(
+    con: duckdb.DuckDBPyConnection, server: OipServer, made: str
+) -> None:
+    con.execute(f"CREATE TEMPORARY {made} AS SELECT 1 AS id, 'mine' AS image_path")
+    kind, name = made.lower().split()
+    for written in (name, f"temp.{name}"):
+        relation, answers = (written, "scores") if name == "foodlog" else ("foodlog", written)
+        with pytest.raises(UnknownTable, match=f"'{written}' is a temporary {kind}") as refused:
+            score_table(
+                con, server.url, relation, "udf_food_name", "image_path", key=("id",), result_table=answers
+            )
+        assert f"CREATE TABLE … AS FROM {written}" in refused.value.hint
+    assert server.requests == []
+    tables = con.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall()
+    assert tables == [("foodlog",)], "no table of answers is made beside it"
+    # The one that is kept is scored where the name says so.
+    assert (
+        score_table(
+            con, server.url, "memory.main.foodlog", "udf_food_name", "image_path", output="food"
+        ).answered
+        == 5000
+    )
+
+
 @pytest.mark.parametrize(
     ("relation", "column", "how", "error"),
     [
