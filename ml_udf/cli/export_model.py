@@ -64,7 +64,8 @@ def export_model(
 
 
 def _in_home(home: Path, name: str, version: str) -> Path:
-    versions = sorted(int(path.name) for path in (home / "models" / name).glob("[0-9]*") if path.is_dir())
+    folders = (home / "models" / name).glob("[0-9]*")
+    versions = sorted(int(path.name) for path in folders if path.is_dir() and path.name.isdecimal())
     if not versions:
         fail(f"{home} has no model {name!r}")
     return home / "models" / name / (version or str(versions[-1]))

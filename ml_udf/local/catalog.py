@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.model_files.regular import read_json
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.model_files.regular import MANIFEST_FILE, read_json
 from gpu_worker.tasks import task_named
 from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from ml_udf.errors import BadOption, UnknownFunction
@@ -116,8 +118,9 @@ class LocalCatalog:
         return sorted(path.name for path in (self._home / "models").iterdir() if self._versions(path.name))
 
     def _versions(self, model: str) -> list[int]:
-        folder = self._home / "models" / model
-        return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/model.json"))
+        found = (self._home / "models" / model).glob(f"[0-9]*/{MANIFEST_FILE}")
+        # What is no number is somebody's copy: 1.bak.
+        return sorted(int(path.parent.name) for path in found if path.parent.name.isdecimal())
 
     def _bare(self, name: str, version: int) -> LocalFunction:
         member, manifest = self._member({"model": name, "version": version})
@@ -184,7 +187,13 @@ class LocalCatalog:
     def _member(self, member: dict[str, Any]) -> tuple[LocalMember, dict[str, Any]]:
         name, version = str(member["model"]), int(member["version"])
         directory = self._home / "models" / name / str(version)
-        manifest = _read(directory / "model.json")
+        said = _read(directory / MANIFEST_FILE)
+        try:
+            manifest = (
+                said | read_manifest(str(directory)).to_json()
+            )  # what is left out, as the engine has it
+        except ModelUnusable as exc:
+            raise BadOption(str(exc)) from exc
         accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))
         return LocalMember(name, version, accuracy, directory), manifest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ import ml_udf.local.transport as local
 from gpu_worker.engine import Engine
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.settings import Settings
+from ml_udf.cli import export_model
 from ml_udf.client import Client
 from ml_udf.client.exchange import AnswerDetail
 from ml_udf.errors import BadOption, Cancelled
@@ -243,4 +245,40 @@ def test_a_fit_of_other_members_is_refused(home: Path, change: dict[str, Any], s
     client = Client(f"local:{home}")
     with pytest.raises(BadOption, match=said):
         client.predict("f", ["x"])
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"input": "text"}, {"accuracy": "high"}, {"classes": 3}, {"input": {"form": ["text"]}}],
+)
+def test_a_damaged_model_is_told_by_its_file_alone_or_in_a_function(
+    home: Path, damage: dict[str, Any]
+) -> None:
+    planned(home, "f", [0, 1, -1, -1, -1])
+    file = home / "models" / "one" / "1" / "model.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    client = Client(f"local:{home}")
+    for asked in ("one", "f"):
+        with pytest.raises(BadOption, match=r"/one/1/model\.json is not a model manifest"):
+            client.predict(asked, ["x"])
+    for listing in ("/v1/models", "/v1/functions"):
+        with pytest.raises(BadOption, match=r"/one/1/model\.json is not a model manifest"):
+            client.get(listing)
+    assert client.predict("two", ["x"]).values == [label_of("x")]
+    client.close()
+
+
+def test_a_copy_beside_the_versions_of_a_model_is_none_of_them(home: Path) -> None:
+    versions = home / "models" / "one"
+    for copy in ("1.bak", "2 of mine"):
+        shutil.copytree(versions / "1", versions / copy)
+    client = Client(f"local:{home}")
+    assert [(row["name"], row["version"]) for row in client.get("/v1/models")["models"]] == [
+        ("one", "1"),
+        ("three", "1"),
+        ("two", "1"),
+    ]
+    assert client.predict("one", ["x"]).values == [label_of("x")]
+    assert export_model._in_home(home, "one", "") == versions / "1"
     client.close()
