@@ -68,7 +68,11 @@ def json_text(value: Any, content: str = "") -> str:  # noqa: ANN401  # of the w
         return json.dumps(value.decode("utf-8", "replace"), ensure_ascii=False)
     if isinstance(value, float) and not math.isfinite(value):
         return "null"
-    return vector_text(value) if isinstance(value, list | array) else json.dumps(value)
+    if not isinstance(value, list | array):
+        return json.dumps(value)
+    if not all(map(math.isfinite, value)):
+        return f"[{', '.join(map(json_text, value))}]"
+    return vector_text(value)
 
 
 def value_of(value: Any, content: str) -> Any:  # noqa: ANN401  # of the wire's types

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ml_udf.client.column import Value
 from ml_udf.client.function_info import SCORES
 from ml_udf.client.statement import Binding, Statement
-from ml_udf.errors import BadOption, UnknownLabel
+from ml_udf.errors import BadOption, UnknownLabel, WrongType
 
 __all__ = ["Scores", "asking_scores", "check_k", "read_scores", "score_of", "scores_of", "top_of"]
 
@@ -47,7 +48,11 @@ def read_scores(
 
 
 def scores_of(classes: Sequence[str], probabilities: Sequence[float] | float) -> Scores:
-    """Class → probability, in the order of the classes. Raises `BadOption` where there are more of either."""
+    """Class → probability, in the order of the classes.
+
+    Raises `BadOption` where there are more of either, `WrongType` for a probability that is no number: every
+    comparison by order would take it for the largest.
+    """
     if isinstance(probabilities, int | float):  # of one class alone
         probabilities = [probabilities]
     if len(classes) != len(probabilities):
@@ -55,6 +60,12 @@ def scores_of(classes: Sequence[str], probabilities: Sequence[float] | float) ->
             f"the server answered {len(probabilities)} probabilities for {len(classes)} classes",
             hint="a function with scores names its classes, and answers one for each",
         )
+    for name, probability in zip(classes, probabilities, strict=True):
+        if not math.isfinite(probability):
+            raise WrongType(
+                f"the server answered {probability} as the probability of class {name!r}",
+                hint="the model behind it gives what is no number for this input",
+            )
     return dict(zip(classes, probabilities, strict=True))
 
 

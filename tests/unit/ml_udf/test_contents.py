@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 
 import pytest
 from hypothesis import given
@@ -55,3 +56,9 @@ def test_a_text_without_a_content_that_is_known_is_itself(text: str) -> None:
 )
 def test_numbers_are_json_and_no_number_is_null(value: object, text: str) -> None:
     assert json_text(value) == text
+
+
+def test_what_is_no_number_in_a_vector_is_null_in_json() -> None:
+    vector = array("f", [0.1, float("nan"), float("inf"), -2.0])
+    assert json.loads(json_text(vector)) == [pytest.approx(0.1), None, None, -2.0]
+    assert json.loads(json_text([1.5, float("-inf")])) == [1.5, None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ml_udf.client.scores import score_of
-from ml_udf.errors import UnknownLabel
+from ml_udf.client.scores import score_of, scores_of
+from ml_udf.errors import UnknownLabel, WrongType
 
 CLASSES = [f"dish {number}" for number in range(1000)] + ["Laksa", "laksa goreng", "nasi lemak"]
 
@@ -37,3 +37,10 @@ def test_a_class_with_the_name_in_other_letters_hides_none() -> None:
         hint_for("TEA!", ["tea", "Tea", "coffee"])
         == "its classes, the nearest by name first: tea, Tea, coffee"
     )
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_what_is_no_number_is_no_probability(number: str) -> None:
+    with pytest.raises(WrongType, match=f"{number} as the probability of class 'b'"):
+        scores_of(["a", "b", "c"], [0.25, float(number), 0.75])
+    assert scores_of(["a", "b"], [0.25, 0.75]) == {"a": 0.25, "b": 0.75}
