@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from gpu_worker.device import Device
@@ -16,7 +17,7 @@ from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.tasks import task_named
 from gpu_worker.tasks.task import Activation
 
-__all__ = ["load_timm", "read_timm"]
+__all__ = ["embedding_width", "load_timm", "read_timm"]
 
 
 def load_timm(
@@ -44,21 +45,42 @@ def read_timm(architecture: str, weights: str, outputs: int, options: Mapping[st
     options: arguments of timm's `create_model`, those of `check_options`.
     """
     check_options(options, f"'architecture_options' of the model with the weights {weights}")
-    timm = required("timm", "timm")
     from safetensors.torch import load_file
 
-    if not timm.is_model(architecture.partition(".")[0]):
-        raise ModelUnusable(f"timm {timm.__version__} knows no architecture {architecture!r}")
     try:
-        module = timm.create_model(
-            architecture.partition(".")[0], pretrained=False, num_classes=outputs, **dict(options)
-        )
+        module = _created(architecture, outputs, options)
         stored = load_file(weights)
         if not outputs:  # a checkpoint of a classifier gives features too
             wanted = module.state_dict()
             stored = {name: tensor for name, tensor in stored.items() if name in wanted}
         module.load_state_dict(stored)
+    except ModelUnusable:
+        raise
     except Exception as exc:  # architectures raise what their parts do
         raise ModelUnusable(f"the weights {weights} do not fit {architecture!r}: {exc}") from exc
     found: nn.Module = module.eval().requires_grad_(False)
     return found
+
+
+def embedding_width(architecture: str, options: Mapping[str, Any]) -> int:
+    """Numbers of what it gives without its classifier; computes nothing. Raises `ModelUnusable`.
+
+    Its `num_features`, which config.json has, are those of its last layer: a head may widen them.
+    """
+    try:
+        with torch.device("meta"):
+            module = _created(architecture, 0, options)
+        return int(module.head_hidden_size)
+    except ModelUnusable:
+        raise
+    except Exception as exc:  # architectures raise what their parts do
+        raise ModelUnusable(f"timm cannot make {architecture!r} of its options: {exc}") from exc
+
+
+def _created(architecture: str, outputs: int, options: Mapping[str, Any]) -> Any:  # noqa: ANN401  # no types
+    timm = required("timm", "timm")
+    name = architecture.partition(".")[0]
+    if not timm.is_model(name):
+        raise ModelUnusable(f"timm {timm.__version__} knows no architecture {architecture!r}")
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return timm.create_model(name, pretrained=False, num_classes=outputs, **given)

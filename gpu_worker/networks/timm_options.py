@@ -21,8 +21,10 @@ _REFUSED: Final = frozenset(
 def check_options(options: Mapping[str, Any], where: str) -> None:
     """Raises `ModelUnusable` for an option that does more than shape the architecture. where: who says it."""
     for name, value in options.items():
-        if name in _REFUSED or not isinstance(value, str | int | float | bool):
+        numbers = value if isinstance(value, list) else ()  # img_size is [224, 224]
+        is_plain = isinstance(value, str | int | float | bool) or bool(numbers)
+        if name in _REFUSED or not is_plain or not all(isinstance(each, int | float) for each in numbers):
             raise ModelUnusable(
-                f"{where}: the option {name!r} cannot be given to a timm model: options are numbers, texts "
-                "and booleans that shape its architecture, and name no files"
+                f"{where}: the option {name!r} cannot be given to a timm model: options are numbers, lists "
+                "of them, texts and booleans that shape its architecture, and name no files"
             )

@@ -45,9 +45,9 @@ def recognise_timm(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
             guesses.append(f"nobody has named its classes: they are called 0 to {outputs - 1}")
         manifest |= {"task": "image-classification", "classes": list(map(str, named or range(outputs)))}
     else:
-        width = int(config.get("num_features") or 0)
-        if not width:
-            raise ModelUnusable(f"{path}/config.json says no 'num_features', the width of its embedding")
+        from gpu_worker.networks.timm_network import embedding_width
+
+        width = embedding_width(architecture, manifest["architecture_options"])
         manifest |= {"task": "image-embedding", "features": {"width": width}}
     return Recognised(manifest, {weights.name: (weights, "weights")}, guesses)
 

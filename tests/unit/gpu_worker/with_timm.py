@@ -94,6 +94,31 @@ def test_a_file_is_classified_and_embedded_as_by_timm(tmp_path: Path) -> None:
         assert network.resident_bytes > 4 * 1e6
 
 
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [("vit_tiny_patch16_224", "image-classification"), ("mobilenetv3_small_050", "image-embedding")],
+)
+def test_what_timm_saves_is_served_whatever_its_options_and_its_head_are(
+    tmp_path: Path, architecture: str, task: str
+) -> None:
+    """timm saves an img_size of two numbers; the other's head widens 288 features to 1024."""
+    torch.manual_seed(0)
+    module = timm.create_model(architecture, num_classes=3).eval()
+    timm.models.save_for_hf(module, str(tmp_path / "source"), safe_serialization=True)
+    manifest = _imported(tmp_path / "source", tmp_path / "m", task=task)
+    network = load_network(manifest, CPU)
+    warm_up(network, manifest)
+    pixels = np.zeros((1, 224, 224, 3), np.uint8)
+    with torch.inference_mode():
+        shown = (
+            torch.zeros(1, 3, 224, 224) - torch.tensor(manifest.input.mean)[:, None, None]
+        ) / torch.tensor(manifest.input.std)[:, None, None]
+        hidden = module.forward_head(module.forward_features(shown), pre_logits=True)
+        expected = hidden if task == "image-embedding" else torch.softmax(module(shown), dim=1)
+    reads = "features" if task == "image-embedding" else "scores"
+    assert getattr(network, reads)(pixels, lambda: False) == pytest.approx(expected.numpy(), abs=1e-4)
+
+
 def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     _, source = _saved(tmp_path / "source", 3)
     config = json.loads((source / "config.json").read_text())
