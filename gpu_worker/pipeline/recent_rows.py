@@ -33,6 +33,7 @@ _FRESH_S: Final = 5.0  # what was made may lie so long before it is asked for ag
 _SEEN: Final = 1 << 15  # rows, by what is made of them, that are known to have come
 _BLOCK_BYTES: Final = 8 << 20  # of whole large pages
 _LEAST_ROWS: Final = 4  # of a block
+_ENTRY_BYTES: Final = 420  # of what is known of a row beside its numbers
 _TAIL: Final = 64
 _WORTH_S = 1e-4  # what is made sooner is made again as soon
 _GAIN: Final = 0.05  # of one row, into what rows take
@@ -78,8 +79,8 @@ class _Block:
     asked_s: float = 0.0
 
     def begin(self, like: _Numbers) -> None:
-        """It is of such rows from now on."""
-        count = len(self.memory) // like.nbytes
+        """It is of such rows from now on, of as many as fit in with what is known of each."""
+        count = len(self.memory) // (like.nbytes + _ENTRY_BYTES)
         flat = np.frombuffer(self.memory[: count * like.nbytes], like.dtype)
         self.numbers = flat.reshape(count, *like.shape)
         self.places, self.came_again = [], 0
