@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from gpu_worker.model_files.plain_json import check_plain
 from server.errors import BadOption, BodyTooLarge, Unsupported
+from server.kept_json import check_kept
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -58,10 +58,7 @@ async def json_object(request: Request, *, may_be_empty: bool = False) -> dict[s
             raise BodyTooLarge(f"the request's JSON is over the limit of {JSON_BYTES} bytes")
         parts.append(part)
     content = object_in(b"".join(parts) or (b"{}" if may_be_empty else b""))
-    try:
-        check_plain(content)  # what is kept of it is shown to others
-    except ValueError as exc:
-        raise BadOption(f"the body cannot be kept: {exc}") from exc
+    check_kept(content, "the body")
     return content
 
 

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request, Response
 from starlette.datastructures import FormData, UploadFile
 
 from gpu_worker.model_files.file_list import MOST_FILES
-from gpu_worker.model_files.plain_json import check_plain
 from server.access.view import View
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption
 from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
+from server.kept_json import check_kept
 from server.routes.callers import tell
 from server.routes.classes import asks_for_classes, told_classes
 from server.routes.lists import list_reply, told_each
@@ -82,10 +82,7 @@ async def _manifest(form: FormData) -> dict[str, Any]:
         raise BadOption(f"the part 'manifest' is not JSON: {exc}") from exc
     if not isinstance(manifest, dict):
         raise BadOption("the part 'manifest' must be a JSON object")
-    try:
-        check_plain(manifest)
-    except ValueError as exc:
-        raise BadOption(f"the part 'manifest' cannot be kept: {exc}") from exc
+    check_kept(manifest, "the part 'manifest'")
     return manifest
 
 

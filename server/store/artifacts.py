@@ -21,10 +21,10 @@ from typing import IO, Any
 
 from gpu_worker.model_files.file_list import WEIGHTS, ModelFile, files_from
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
-from gpu_worker.model_files.plain_json import check_plain
 from gpu_worker.model_files.regular import MANIFEST_FILE, flush, open_regular, read_json
 from gpu_worker.model_files.remote_spec import is_remote, remote_sha256
 from server.errors import BadOption, BodyTooLarge
+from server.kept_json import check_kept
 from server.store.manifest import check_model_name, check_name, model_from_manifest
 from server.store.readers import Readers, close_to_others
 
@@ -71,10 +71,7 @@ class Artifacts:
             manifest = read_json(directory / MANIFEST_FILE)
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
-        try:
-            check_plain(manifest)
-        except ValueError as exc:
-            raise BadOption(f"{directory / MANIFEST_FILE} cannot be kept: {exc}") from exc
+        check_kept(manifest, str(directory / MANIFEST_FILE))
         return manifest
 
     def install(
