@@ -188,10 +188,8 @@ class LocalCatalog:
         name, version = str(member["model"]), int(member["version"])
         directory = self._home / "models" / name / str(version)
         said = _read(directory / MANIFEST_FILE)
-        try:
-            manifest = (
-                said | read_manifest(str(directory)).to_json()
-            )  # what is left out, as the engine has it
+        try:  # what is left out, as the engine has it
+            manifest = said | read_manifest(str(directory)).to_json()
         except ModelUnusable as exc:
             raise BadOption(str(exc)) from exc
         accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))

@@ -210,11 +210,7 @@ class Scrape(Collector):
             ),
             ("resent_rows", "Rows sent to another worker too, as they were late", lambda s: s.resent_rows),
             ("parity_rows", "Groups of rows that a parity model was asked of", lambda s: s.parity_rows),
-            (
-                "spared_rows",
-                "Rows that were decoded or passed before",
-                lambda s: s.spared_rows,
-            ),
+            ("spared_rows", "Rows that were decoded or passed before", lambda s: s.spared_rows),
             ("riding_rows", "Rows that were in a batch of another function", lambda s: s.riding_rows),
             ("rebuilt_rows", "Late rows answered from a parity model", lambda s: s.rebuilt_rows),
             (

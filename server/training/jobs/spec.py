@@ -127,15 +127,13 @@ class JobSpec:
         for name, low, high in (
             ("budget_epochs", 0, 10**9),
             ("budget_trials", 0, 10**9),
-            ("max_trials", 1, 10**9),
+            *([] if self.max_trials is None else [("max_trials", 1, 10**9)]),
             ("max_epochs", 1, 10_000),
             ("patience", 1, 10_000),
             ("seed", 0, 2**31 - 1),
             ("size", 16, 512),
         ):
             given = getattr(self, name)
-            if name == "max_trials" and given is None:
-                continue
             if isinstance(given, bool) or not isinstance(given, int) or not low <= given <= high:
                 raise BadOption(f"{name!r} must be a whole number from {low} to {high}, not {given!r}")
         self.studies(0, "")
