@@ -295,6 +295,8 @@ class Engine:
             plan = AskPlan(steps, len(residents)) if steps else None
             if plan is not None:
                 _check_classes(residents, task)
+            if (recent := self._intake.recent) is not None:
+                recent.forget_unwanted()
             batch = Batch(
                 request_id,
                 residents,
@@ -315,7 +317,7 @@ class Engine:
                 timer=None if self.device.is_remote else self._work_clock.timer(),
                 turn=next(self._turns),
                 media=self._intake.media.narrowed(media_roots, narrowed),
-                recent=self._intake.recent,
+                recent=recent,
                 ends_s=time.monotonic() + patience_s if patience_s else math.inf,
                 on_over=on_over,
             )

@@ -82,7 +82,7 @@ class _Seen:
         new = together[~known[together]]
         recent = None if self._recent is None else _RecentFeatures(self._recent, self._piece, backbone)
         found = {} if recent is None else recent.of(new.tolist(), member)
-        left = np.array([row for row in new.tolist() if row not in found], np.intp)
+        left = np.setdiff1d(new, [*found], assume_unique=True) if found else new
         if len(left):
             began_s = time.monotonic()
             passed = backbone.features(_inputs(self._piece, member.resident, left), stop)
@@ -136,7 +136,9 @@ class _RecentFeatures:
     def _name(self, row: int) -> RowName | None:
         """A picture has one where it is known again; what is no picture is its own."""
         piece = self._piece
-        return piece.names.get(row) if piece.pixels or piece.tensors else name_of(bytes(piece.rows[row]))
+        if row not in piece.names and not piece.pixels and not piece.tensors:
+            piece.names[row] = name_of(bytes(piece.rows[row]))
+        return piece.names.get(row)
 
 
 class Tally:

@@ -20,7 +20,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.model_files.parity_spec import ParitySpec
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.buffers import Buffers
-from gpu_worker.pipeline.decode import Pixels, decode_picture
+from gpu_worker.pipeline.decode import decode_picture
 from gpu_worker.pipeline.decoding_queue import DecodingQueue
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.encoding import encoded
@@ -189,11 +189,11 @@ class Intake:
 
         def read_picture(index: int, row: Row) -> None:
             if (coming := pictures.coming(index, row)) is not None:
-                self.decode_picture(piece, index, coming)
+                self.decode_picture(piece, index, coming, pictures)
 
         return read_picture
 
-    def decode_picture(self, piece: Piece, index: int, coming: PictureRow) -> None:
+    def decode_picture(self, piece: Piece, index: int, coming: PictureRow, pictures: PictureRows) -> None:
         """Decodes a row's file into the piece's buffers, on the CPU. Raises `RowFault`."""
         data = self.checked(coming.data)
         shape = noted_shape(piece, index, data)
@@ -212,15 +212,7 @@ class Intake:
             if spent is not None:
                 spent.worked_s += time.thread_time() - worked_s
                 spent.took_s += took_s
-            self.keep(coming, frame, pixels, Made(took_s, shape))
-
-    def keep(self, coming: PictureRow, frame: Frame, pixels: Pixels, made: Made) -> None:
-        """Offers what was decoded to who is asked of the same picture next."""
-        if (recent := self.recent) is not None:
-            number = recent.number(frame)
-            recent.learn(number, made.took_s)
-            if coming.name is not None:
-                recent.keep(coming.name, number, pixels, made)
+            pictures.decoded(coming, frame, pixels, Made(took_s, shape))
 
     def _read_group(
         self,
@@ -325,14 +317,14 @@ class _OnDevice:
                     self._left[index] = coming
                 else:
                     buffer[index] = pixels
-                    self._intake.keep(coming, frame, pixels, Made(took_s, shapes[index]))
+                    self._pictures.decoded(coming, frame, pixels, Made(took_s, shapes[index]))
 
     def __call__(self, index: int, row: Row) -> None:
         """Raises `RowFault` for a row at fault."""
         if (fault := self._faults.pop(index, None)) is not None:
             raise fault
         if (coming := self._left.pop(index, None)) is not None:
-            self._intake.decode_picture(self._piece, index, coming)
+            self._intake.decode_picture(self._piece, index, coming, self._pictures)
 
 
 def _read_tensor(piece: Piece, index: int, row: Row) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpu_worker.model_files.preprocess import Frame
@@ -14,7 +14,7 @@ from gpu_worker.pipeline.decode import Pixels, upright_size
 from gpu_worker.pipeline.file_stamp import stamp_of
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.pipeline.piece import Piece
-from gpu_worker.pipeline.recent_rows import RecentRows, RowName, name_of
+from gpu_worker.pipeline.recent_rows import Made, RecentRows, RowName, name_of
 from gpu_worker.wire.protocol import Row
 
 __all__ = ["PictureRow", "PictureRows", "noted_shape"]
@@ -43,8 +43,11 @@ class PictureRows:
         self._piece = piece
         self._media = media
         self._max_bytes = max_bytes
-        self._numbers = [] if recent is None else _looked_for(recent, piece.pixels)
-        self._recent = recent if self._numbers or piece.names_wanted else None
+        self._offered = recent
+        self._number = {} if recent is None else {frame: recent.number(frame) for frame in piece.pixels}
+        # Where one of the frames is decoded as soon as it is found, the file is read anyway.
+        self._looks = recent is not None and all(map(recent.is_worth_it, self._number.values()))
+        self._recent = recent if self._looks or piece.names_wanted else None
         self._folders: dict[str, str] = {}
         self._now_ns = time.time_ns()  # before any file is looked at: what changes later has another stamp
 
@@ -78,15 +81,22 @@ class PictureRows:
         data = mine.read_unless(bytes(row), is_known, max_bytes=self._max_bytes, folders=self._folders)
         return None if data is None else PictureRow(data, piece.names.get(index), frames)
 
+    def decoded(self, coming: PictureRow, frame: Frame, pixels: Pixels, made: Made) -> None:
+        """Offers what was decoded to who is asked of the same picture next."""
+        if (recent := self._offered) is not None:
+            recent.learn(self._number[frame], made.took_s)
+            if coming.name is not None:
+                recent.keep(coming.name, self._number[frame], pixels, made)
+
     def _missing(self, recent: RecentRows, index: int, name: RowName) -> Collection[Frame]:
         """The frames for which a row is to be decoded; the others are filled."""
         piece = self._piece
-        if not self._numbers:
+        if not self._looks:
             return piece.pixels
         missing: list[Frame] = []
         spared: list[tuple[Frame, float]] = []
-        for frame, number, buffer in self._numbers:
-            found = recent.find(name, number, buffer[index], with_shape=piece.shapes is not None)
+        for frame, buffer in piece.pixels.items():
+            found = recent.find(name, self._number[frame], buffer[index], with_shape=piece.shapes is not None)
             if found is None:
                 missing.append(frame)
                 continue
@@ -96,12 +106,6 @@ class PictureRows:
         if spared:
             piece.pixels_spared(index, spared, is_whole=not missing)
         return missing
-
-
-def _looked_for(recent: RecentRows, pixels: Mapping[Frame, Pixels]) -> list[tuple[Frame, int, Pixels]]:
-    """The frames, with their numbers; none where one is decoded as soon, as then the file is read anyway."""
-    numbers = [(frame, recent.number(frame), buffer) for frame, buffer in pixels.items()]
-    return numbers if all(recent.is_worth_it(number) for _, number, _ in numbers) else []
 
 
 def noted_shape(piece: Piece, index: int, data: bytes) -> tuple[int, int] | None:

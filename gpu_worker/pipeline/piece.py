@@ -95,7 +95,7 @@ class Piece:
         self.encoded = False  # whether its rows become pictures as they are encoded, and no pixels
         self.file_ends: tuple[int, int] | None = None  # of rows that are any files, how much is read
         self.parity: ParitySpec | None = None  # of rows that are groups, how each becomes one picture
-        self.names: dict[int, RowName] = {}  # of rows that are files or pictures, where they are known again
+        self.names: dict[int, RowName] = {}  # of rows, where they are known again
         self.names_wanted = False  # by others than who decodes
         self.spared: set[int] = set()  # rows that were decoded, or passed by a backbone, before
         self._lock = threading.Lock()

@@ -6,10 +6,11 @@ with it, and heads of one backbone need the same pass. So pixels and features ar
 again until none has for a minute: who asks each row once pays for a look, and holds no memory.
 
 They lie in blocks of memory of their own, each of rows of one kind that came one after the other, and a block
-gives way as a whole. (As objects among those of the forward passes they made these a fifth slower, whose
-memory no longer lay where it had.) Pages of a query that do not fit must not drive out each other, as they
-would by age alone: when the second function comes to the first row of a page, that row would just have left.
-So a block gives way of which half was asked for again, or which has lain for a while, and no other.
+gives way as a whole: objects that stay among the memory of the forward passes make these a fifth slower.
+
+Pages of a query that do not fit must not drive out each other, as they would by age alone: when the second
+function comes to the first row of a page, that row would just have left. So a block gives way of which half
+was asked for again, or which has lain for a while, and no other.
 """
 
 from __future__ import annotations
@@ -139,13 +140,14 @@ class RecentRows:
             return self._numbers.setdefault(kind, len(self._numbers))
 
     def is_worth_it(self, kind: int) -> bool:
-        """Whether making it takes so long that one should look for it. It is here that memory is given back
-        which nobody has wanted for a minute.
-        """
+        """Whether making it takes so long that one should look for it."""
+        return self._takes_s.get(kind, 1.0) >= _WORTH_S
+
+    def forget_unwanted(self) -> None:
+        """Gives the memory back, where no row has come again for a minute. To be called now and then."""
         if self._blocks and self._clock() > self._holds_until_s:
             with self._lock:
                 self._drop_all()
-        return self._takes_s.get(kind, 1.0) >= _WORTH_S
 
     def learn(self, kind: int, took_s: float) -> None:
         """What making one took. Threads that come between each other lose one of many."""

@@ -30,7 +30,8 @@ from gpu_worker.networks import backbones
 from gpu_worker.networks.backbones import SharedBackbone
 from gpu_worker.networks.head_network import HeadNetwork
 from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
-from gpu_worker.pipeline import picture_rows, recent_rows
+from gpu_worker.pipeline import recent_rows
+from gpu_worker.pipeline.recent_rows import RecentRows
 from gpu_worker.train.learner import Objective
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.linear_heads import head_made
@@ -289,7 +290,7 @@ def test_heads_that_are_asked_of_rows_one_after_the_other_pass_them_once(
     monkeypatch: pytest.MonkeyPatch,
 ):
     if not decoding_is_worth_keeping:
-        monkeypatch.setattr(picture_rows, "_looked_for", lambda *_: [])
+        monkeypatch.setattr(RecentRows, "is_worth_it", lambda _, kind: kind != 0)
     tasks = ("image-classification", "image-regression")
     folders = [head(home, task, f"again-{task}", learnt(home, task, tmp_path / task)) for task in tasks]
     keeping, other = (engines(media_roots=(str(home),), recent_bytes=kept) for kept in (32 << 20, 0))

@@ -58,6 +58,7 @@ def ask(kept: RecentRows, numbers: range, nbytes: int = 100, kind: int = 0) -> i
     """As a function does of rows: how many were there."""
     there = 0
     assert kept.is_worth_it(kind)
+    kept.forget_unwanted()
     for number in numbers:
         into = np.empty(nbytes, np.uint8)
         if kept.find(row(number), kind, into) is None:
