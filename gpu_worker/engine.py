@@ -43,6 +43,7 @@ from gpu_worker.errors import BadRequest, Cancelled, ModelUnusable, WorkerError
 from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
+from gpu_worker.networks.backbones import key_of
 from gpu_worker.networks.loader import import_runtime, weights_bytes
 from gpu_worker.networks.network import ChoosesPrecision, Closes, IsCancelled, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
@@ -194,7 +195,8 @@ class Engine:
             self._cache.let_go(claim)
             raise
         try:
-            resident = self._cache.keep(claim, manifest, made.network, made.learned)
+            as_backbone = key_of(manifest, self.device)
+            resident = self._cache.keep(claim, manifest, made.network, made.learned, as_backbone)
             self._contents[key] = made.content
         except BaseException:
             self._loads.leave(made.network, made.learned)

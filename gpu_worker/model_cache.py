@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.preprocess import Frame
+from gpu_worker.networks.backbones import BackboneKey
 from gpu_worker.networks.network import Abilities, IsCancelled, Network, check
 from gpu_worker.networks.overlapped_pieces import OverlappedPieces
 from gpu_worker.networks.piece_sizes import PieceSizes
@@ -40,12 +41,13 @@ class Resident:
 
     users: batches in flight. row_s: smoothed seconds of forward pass per row, 0 while unknown. pieces: the
     rows of a piece on a CPU; overlapped: on a device beside the threads. is_awaited: somebody waits for its
-    last batch.
+    last batch. as_backbone: by which heads would know it; None where none can stand on it.
     """
 
     key: str
     manifest: Manifest
     network: Network
+    as_backbone: BackboneKey | None = None
     users: int = 0
     row_s: float = 0.0
     pieces: PieceSizes = field(default_factory=PieceSizes)
@@ -154,10 +156,15 @@ class ModelCache:
             claim.nbytes = nbytes
 
     def keep(
-        self, claim: Claim, manifest: Manifest, network: Network, learned: Learned | None = None
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        network: Network,
+        learned: Learned | None = None,
+        as_backbone: BackboneKey | None = None,
     ) -> Resident:
         """The model is there, and the claim is over. Raises as `put` does."""
-        resident = Resident(claim.key, manifest, network)
+        resident = Resident(claim.key, manifest, network, as_backbone)
         if learned is not None:
             resident.row_s, resident.pieces = learned.row_s, learned.pieces
             resident.overlapped = learned.overlapped

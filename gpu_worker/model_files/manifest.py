@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.model_files.backbone import Backbone, backbone_from
+from gpu_worker.model_files.backbone import Backbone, backbone_from, backbone_sha256
 from gpu_worker.model_files.file_list import ModelFile, files_from
 from gpu_worker.model_files.outputs import OutputSpec, outputs_from
 from gpu_worker.model_files.parity_spec import ParitySpec, parity_from
@@ -83,6 +83,7 @@ class Manifest:
 
     files: all of them, the weights first; where it is left out, the weights alone.
     thresholds: of the classes that do not have their task's; content: of what it writes, "" for plain text.
+    as_backbone: the hash by which heads know it, where it was read.
     """
 
     directory: str
@@ -106,6 +107,7 @@ class Manifest:
     content: str = ""
     run: RunSpec = AS_IT_IS  # how it runs, of a model's variant
     parity: ParitySpec | None = None  # whose rows are groups of its model's
+    as_backbone: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.files and self.weights is not None:
@@ -215,6 +217,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         run=run_from(content),
         parity=parity_from(content),
         content=JSON if remote and remote.schema else _parse_content(content.get("content") or ""),
+        as_backbone=backbone_sha256(content),
     )
 
 

@@ -1,6 +1,7 @@
 """The frozen networks below heads: each once in a process, for as long as a head stands on it.
 
-A backbone that is a model in its own right is resident beside these: what a head holds is its own.
+A backbone that is a model in its own right is resident beside these: what a head holds is its own. What both
+see in a row is the same, and has the same key.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,17 +21,33 @@ from gpu_worker.model_files.regular import MANIFEST_FILE, read_json
 from gpu_worker.networks.loader import load_network
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, Network, reading, width_of
 
-__all__ = ["SharedBackbone", "backbone_below", "is_lent", "lend", "manifest_below"]
+__all__ = [
+    "BackboneKey",
+    "SharedBackbone",
+    "backbone_below",
+    "has_heads",
+    "is_lent",
+    "key_of",
+    "lend",
+    "manifest_below",
+]
+
+
+class BackboneKey(NamedTuple):
+    """What decides what a network sees in a row: its hash as a backbone, its folder, the device's name."""
+
+    sha256: str
+    directory: str
+    device: str
 
 
 class SharedBackbone:
-    """A network that says what it saw. features_width: numbers of a row's features. identity: what it is by,
-    and the device.
+    """A network that says what it saw. features_width: numbers of a row's features. identity: its key.
 
     Raises `ModelUnusable` where it has no features.
     """
 
-    def __init__(self, manifest: Manifest, network: Network, identity: tuple[str, str, str]) -> None:
+    def __init__(self, manifest: Manifest, network: Network, identity: BackboneKey) -> None:
         self.manifest = manifest
         self.identity = identity
         self.network = network
@@ -72,8 +89,7 @@ class SharedBackbone:
         return -(-self.network.resident_bytes // max(1, len(self._users)))
 
 
-_Key: TypeAlias = tuple[str, str, str]
-_lent: weakref.WeakValueDictionary[_Key, SharedBackbone] = weakref.WeakValueDictionary()
+_lent: weakref.WeakValueDictionary[BackboneKey, SharedBackbone] = weakref.WeakValueDictionary()
 _lending = threading.Lock()
 
 
@@ -111,7 +127,7 @@ def lend(manifest: Manifest, wanted: Backbone, device: Device, *, allow_import: 
 
     Raises `ModelUnusable`.
     """
-    key = (wanted.sha256, manifest.directory, device.name)
+    key = BackboneKey(wanted.sha256, manifest.directory, device.name)
     with _lending:
         found = _lent.get(key)
         if found is None:
@@ -123,3 +139,14 @@ def lend(manifest: Manifest, wanted: Backbone, device: Device, *, allow_import: 
 def is_lent(manifest: Manifest, wanted: Backbone) -> bool:
     """Whether some head of this process holds it."""
     return any(key[:2] == (wanted.sha256, manifest.directory) for key in list(_lent.keys()))
+
+
+def key_of(manifest: Manifest, device: Device) -> BackboneKey | None:
+    """That of a model that is resident by itself; None where its files have no hashes to be known by."""
+    is_known = manifest.as_backbone and all(file.sha256 for file in manifest.files)
+    return BackboneKey(manifest.as_backbone, manifest.directory, device.name) if is_known else None
+
+
+def has_heads(key: BackboneKey) -> bool:
+    """Whether heads of this process stand on a backbone of that key."""
+    return key in _lent

@@ -69,7 +69,6 @@ class Batch:
         self._on_over = on_over
         abilities = [model.abilities for model in residents]
         self._encoded = any(able.takes_encoded for able in abilities)
-        self._names_wanted = any(able.stands_on_backbone is not None for able in abilities)
         ends = [able.file_ends for able in abilities if able.file_ends]
         self._parity = residents[0].manifest.parity if residents else None  # the engine lets one in alone
         self._file_ends = (max(first for first, _ in ends), max(last for _, last in ends)) if ends else None
@@ -105,7 +104,7 @@ class Batch:
             piece.encoded = self._encoded
             piece.file_ends = self._file_ends
             piece.parity = self._parity
-            piece.names_wanted = self._names_wanted
+            piece.names_wanted = self.tally.needs_names
             return piece
 
     def run(self, piece: Piece) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import RowFault
 from gpu_worker.model_cache import Resident
+from gpu_worker.networks.backbones import BackboneKey, has_heads
 from gpu_worker.networks.network import (
     BelowHeads,
     Explains,
     Floats,
+    GivesFeatures,
     Inputs,
     IsCancelled,
     Outputs,
@@ -52,6 +54,20 @@ class _Member:
     kin: Sequence[range] = ()  # then: the rows of all members that stand on the same
 
 
+class _AsBackbone:
+    """A network that is asked what it sees, as if it were the backbone of a head that says just that."""
+
+    def __init__(self, network: GivesFeatures, identity: BackboneKey) -> None:
+        self.backbone: BelowHeads = self
+        self.identity = identity
+        self.features_width = network.features_width
+        self.features = network.features
+
+    def of_features(self, features: Floats, reads: Reads) -> Floats:
+        """They are what is read."""
+        return features
+
+
 class _Seen:
     """What backbones saw in the rows of one piece: each row passes through one of them once, and not again
     where that was a moment ago (`recent`).
@@ -60,8 +76,8 @@ class _Seen:
     def __init__(self, piece: Piece, recent: RecentRows | None) -> None:
         self._piece = piece
         self._recent = recent
-        self._features: dict[int, Floats] = {}
-        self._known: dict[int, NDArray[np.bool_]] = {}
+        self._features: dict[Hashable, Floats] = {}
+        self._known: dict[Hashable, NDArray[np.bool_]] = {}
 
     def of(
         self,
@@ -76,7 +92,7 @@ class _Seen:
         together: the rows that are passed with them: these, and all that others want to know of.
         """
         backbone = head.backbone
-        key = id(backbone)  # the member keeps it alive
+        key = backbone.identity
         count = len(self._piece.rows)
         known = self._known.setdefault(key, np.zeros(count, np.bool_))
         new = together[~known[together]]
@@ -93,7 +109,7 @@ class _Seen:
             self._put(key, np.array([*found], np.intp), np.stack([*found.values()]))
         return self._features[key][good], len(left)
 
-    def _put(self, key: int, rows: np.ndarray, features: Floats) -> None:
+    def _put(self, key: Hashable, rows: np.ndarray, features: Floats) -> None:
         shape = len(self._piece.rows), features.shape[1]
         self._features.setdefault(key, np.zeros(shape, np.float32))[rows] = features
         self._known[key][rows] = True
@@ -165,7 +181,7 @@ class Tally:
         if parts:
             ranges = _ranges([part.rows for part in parts])
             self._members = [
-                _member(number, resident, own, part.outputs, part.task)
+                _member(number, resident, own, part.outputs, part.task, in_company=True)
                 for number, (resident, own, part) in enumerate(zip(residents, ranges, parts, strict=True), 1)
             ]
         else:
@@ -179,6 +195,7 @@ class Tally:
         self._answered = np.zeros(rows if plan else 0, np.intp)
         self.errors: list[RowError] = []
         self.needs_shapes = any(member.is_placed for member in self._members)  # of the pictures as they came
+        self.needs_names = any(member.head is not None for member in self._members)  # of rows known again
         self._lock = threading.Lock()
         self.forward_s = 0.0
 
@@ -257,15 +274,16 @@ class Tally:
             together = good if together is None else together
             features, passed = seen.of(member, member.head, good, together, is_cancelled)
             found = member.head.of_features(features, member.reads)
-        took_s = member.pass_s() if member.pass_s else None
+        took_s = member.pass_s() if member.pass_s and passed else None
         if took_s is None:
             took_s = time.monotonic() - began_s
         with self._lock:
             self.forward_s += took_s
-        if passed >= len(good):  # else it says little of what its rows take
+        is_whole = passed >= len(good)  # else it says little of what its rows take
+        if is_whole:
             resident.observe(passed, took_s)
-        if member.pass_s:
-            resident.overlapped.passed(len(good), took_s)
+        if member.pass_s and is_whole:
+            resident.overlapped.passed(passed, took_s)
             if piece.decoding.all_s:
                 resident.overlapped.decoded(len(piece.rows), piece.decoding.all_s)
         good, usable = self._usable(resident, piece, good, found)
@@ -317,7 +335,15 @@ class Tally:
             self.errors.append(error)
 
 
-def _member(number: int, resident: Resident, rows: range, outputs: Sequence[str], task: str) -> _Member:
+def _member(
+    number: int,
+    resident: Resident,
+    rows: range,
+    outputs: Sequence[str],
+    task: str,
+    *,
+    in_company: bool = False,
+) -> _Member:
     asked = task_named(task or resident.manifest.task)
     network, manifest = resident.network, resident.manifest
     width = width_of(network, asked.reads, len(manifest.classes))
@@ -333,19 +359,31 @@ def _member(number: int, resident: Resident, rows: range, outputs: Sequence[str]
     timed = resident.abilities.times_passes
     pass_s = None if timed is None else timed.pass_s
     run, collector = reading(network, asked.reads), asked.collector(collecting)
-    return _Member(number, resident, run, collector, is_placed, pass_s, asked.reads, rows)
+    head = _head_of(resident, asked.reads, in_company=in_company)
+    return _Member(number, resident, run, collector, is_placed, pass_s, asked.reads, rows, head)
+
+
+def _head_of(resident: Resident, reads: Reads, *, in_company: bool) -> StandsOnBackbone | None:
+    """What reads a backbone's features that others may want as well; None of what passes its rows itself.
+
+    in_company: whether there are others in its batch.
+    """
+    able, key = resident.abilities, resident.as_backbone
+    if able.stands_on_backbone is not None:
+        return able.stands_on_backbone
+    # What decodes its pictures itself sees them a little otherwise; whose rows may be at fault says which by
+    # their places in its pass.
+    is_plain = able.reports_faults is None and not able.takes_encoded
+    if reads == "features" and is_plain and key is not None and (in_company or has_heads(key)):
+        return _AsBackbone(cast("GivesFeatures", resident.network), key)
+    return None
 
 
 def _share_passes(members: Sequence[_Member]) -> None:
-    """Notes which of them stand on a backbone, and who else stands on that."""
-    heads = [
-        (member, network)
-        for member in members
-        if (network := member.resident.abilities.stands_on_backbone) is not None
-    ]
-    for member, network in heads:
-        member.head = network
-        member.kin = [other.rows for other, its in heads if its.backbone is network.backbone]
+    """Notes of those that stand on a backbone who else stands on that."""
+    heads = [(member, member.head.backbone.identity) for member in members if member.head is not None]
+    for member, identity in heads:
+        member.kin = [other.rows for other, its in heads if its == identity]
 
 
 def _ranges(sizes: Sequence[int]) -> list[range]:

@@ -114,6 +114,7 @@ class ModelVersion:
     rows_per_s: float = 0.0  # of late, when it was last used
     endpoint: str = ""  # the URL of a model behind another server
     backbone: Backbone | None = None  # the model that it stands on, of a head
+    as_backbone: str = field(default="", compare=False)  # the hash by which heads would know it
     concurrency: int = 0  # requests that this takes at a time
     parity: ParitySpec | None = None  # of one whose rows are groups of its model's
     job: int = 0  # that trained it; 0 = none that its manifest names

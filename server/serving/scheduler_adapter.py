@@ -69,14 +69,19 @@ def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf, swap
 
 
 def _prefix_of(function: Function) -> str:
-    """The network that its rows go through before the head that answers them; "" where there is none.
+    """The network that its rows go through before the head that answers them, or that says itself what it
+    sees; "" where there is none.
 
     Rows whose files may lie elsewhere are another's: a batch says for all of its rows which may be read.
     """
     if len(function.asked) != 1 or function.follows_plans or function.late_rows is not None:
         return ""
-    below = function.asked[0].backbone
-    return "" if below is None else f"{below.key} {below.sha256} {function.media_roots}"
+    model = function.asked[0]
+    if model.backbone is not None:
+        return f"{model.backbone.key} {model.backbone.sha256} {function.media_roots}"
+    if function.task.reads == "features" and not model.endpoint:
+        return f"{model.key} {model.as_backbone} {function.media_roots}"
+    return ""
 
 
 def submission_of(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.model_files.backbone import backbone_from
+from gpu_worker.model_files.backbone import backbone_from, backbone_sha256
 from gpu_worker.model_files.file_list import files_from
 from gpu_worker.model_files.outputs import outputs_from
 from gpu_worker.model_files.parity_spec import parity_from
@@ -95,6 +95,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         endpoint="" if remote is None else remote.url,
         concurrency=0 if remote is None else remote.concurrency,
         backbone=backbone,
+        as_backbone=backbone_sha256(manifest),
         parity=parity,
         score=_score(manifest.get("score"), name),
         thresholds=_thresholds(manifest.get("thresholds"), classes, name),

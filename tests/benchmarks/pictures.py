@@ -4,8 +4,9 @@
 
 Two servers, which differ in `--recent-bytes` alone (its default, and none), are asked by turns by DuckDB, of
 photos that nobody asked before: one function; two functions of a model each, which share the decoding; two
-heads on one backbone, which share its pass too. Photos of three sizes; untrained models of 64×64: what is
-measured is time. Files alike in content are files of their own.
+heads on one backbone, which share its pass too; a head, and what the backbone sees, asked of that by its own
+name. Photos of three sizes; untrained models of 64×64: what is measured is time. Files alike in content are
+files of their own.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ QUERIES = {
     "one function": ("udf_resnet",),
     "two functions": ("udf_resnet", "udf_small_cnn"),
     "two heads of one backbone": ("udf_head0", "udf_head1"),
+    "a head and its backbone": ("udf_head0", "udf_eyes"),
 }
 _MADE = 16  # different photos of a size
 _YOUNG_S = 0.2  # so long a file that was just written is not known again
@@ -72,7 +74,7 @@ def _connection(
     for number, model in enumerate(MODELS):
         server.deploy(image_model(made, model, model, seed=number), f"udf_{model}")
     backbone = image_model(made, "eyes", BACKBONE)
-    server.deploy(backbone)
+    server.deploy(backbone, "udf_eyes", task="image-embedding")
     for head in heads(made, backbone, 2):
         server.deploy(head, f"udf_{head.parent.name}")
     con = stack.enter_context(duckdb.connect())

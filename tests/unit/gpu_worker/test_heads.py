@@ -386,9 +386,8 @@ def test_a_row_without_features_has_no_answer_and_spoils_no_other(home: Path, tm
     assert network.of_features(features, "features") is features
 
 
-def test_texts_have_heads_too_and_pass_once(tmp_path: Path, engines: Engines, passes: list[int]):
-    pytest.importorskip("tokenizers")
-    words_model(tmp_path / "models", ["good", "bad", "tea"])
+def mood_head(tmp_path: Path) -> Path:
+    """A head that tells good from bad, on the `words` of `models`."""
     texts = [f"{'good' if at % 2 else 'bad'} tea {at}" for at in range(50)]
     splits = [("train", "train", "train", "validation", "test")[at % 5] for at in range(50)]
     targets = [float(at % 2) for at in range(50)]
@@ -408,13 +407,71 @@ def test_texts_have_heads_too_and_pass_once(tmp_path: Path, engines: Engines, pa
         backbone={key: value for key, value in named(tmp_path, "words").items() if key != "directory"},
     )
     shutil.copyfile(tmp_path / "head.onnx", folder / "model.onnx")
+    return folder
+
+
+def test_texts_have_heads_too_and_pass_once(tmp_path: Path, engines: Engines, passes: list[int]):
+    pytest.importorskip("tokenizers")
+    words_model(tmp_path / "models", ["good", "bad", "tea"])
+    folder = mood_head(tmp_path)
     engine = engines(recent_bytes=32 << 20)
     engine.load("mood", str(folder))
     passes.clear()
-    rows = [text.encode() for text in texts[:20]]
+    rows = [f"{'good' if at % 2 else 'bad'} tea {at}".encode() for at in range(20)]
     answers = [engine.infer(["mood"], "text", rows) for _ in range(3)]
     assert [sum(passes)] + [answer.spared_rows for answer in answers] == [40, 0, 0, 20]
     assert answers[0].members[0].columns == answers[2].members[0].columns
+
+
+def test_a_backbone_that_is_asked_by_its_own_name_shares_its_pass_with_heads(
+    tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("tokenizers")
+    from gpu_worker.networks.static_embedding import StaticEmbedding
+
+    monkeypatch.setattr(recent_rows, "_WORTH_S", 0.0)
+    passed: list[int] = []
+    features = StaticEmbedding.features
+
+    def counted(self: StaticEmbedding, inputs: Any, is_cancelled: Any) -> Any:
+        passed.append(len(inputs))
+        return features(self, inputs, is_cancelled)
+
+    monkeypatch.setattr(StaticEmbedding, "features", counted)
+    words = words_model(tmp_path / "models", ["good", "bad", "tea"])
+    mood = mood_head(tmp_path)
+    keeping, other = (engines(recent_bytes=kept) for kept in (32 << 20, 0))
+
+    def rows_passed(name: str, rows: list[bytes]) -> int:
+        """By the engine that keeps some, whose answer must be the other's."""
+        passed.clear()
+        found = keeping.infer([name], "text", rows)
+        count = sum(passed)
+        assert found.members[0].columns == other.infer([name], "text", rows).members[0].columns
+        assert found.spared_rows == len(rows) - count
+        return count
+
+    def page(number: int) -> list[bytes]:
+        return [f"good {'tea ' * at} {number}".encode() for at in range(20)]
+
+    for engine in (keeping, other):
+        engine.load("words", str(words))
+    assert [rows_passed("words", page(0)) for _ in range(3)] == [20, 20, 20], "nobody else reads them"
+    for engine in (keeping, other):
+        engine.load("mood", str(mood))
+    asked = [rows_passed(name, page(number)) for number in (1, 2, 3) for name in ("words", "mood")]
+    assert asked == [20, 20, 20, 0, 20, 0]
+    assert [rows_passed(name, page(4)) for name in ("mood", "words")] == [20, 0], "either way"
+    passed.clear()
+    rows = page(5)
+    parts = [BatchPart(4, ["embedding"]), BatchPart(16, ["value"])]
+    both = keeping.answer(keeping.begin(["words", "mood"], "text", rows, parts=parts))
+    assert sum(passed) == 20
+    for member, name, own in zip(both.members, ("words", "mood"), (rows[:4], rows[4:]), strict=True):
+        assert member.columns == other.infer([name], "text", own).members[0].columns
+    for engine in (keeping, other):
+        engine.unload("mood")
+    assert [rows_passed("words", page(6)) for _ in range(2)] == [20, 20]
 
 
 def test_a_linear_head_is_that_of_scikit_learn():

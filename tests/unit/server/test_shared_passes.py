@@ -217,3 +217,18 @@ def test_only_functions_of_one_head_share_passes() -> None:
     assert prefix(function()) == ""
     heads = [text_model(name, backbone=EYES) for name in ("x", "y")]
     assert prefix(function(*heads)) == ""
+
+
+def test_a_function_of_the_backbone_itself_shares_passes_where_it_is_asked_what_it_sees() -> None:
+    def prefix(served: Function) -> str:
+        return spec_of(served, QueueBounds(9, 9), lambda model: lambda rows: 0.1, lambda *_: math.inf).prefix
+
+    def eyes(**fields: Any) -> Function:
+        return function(text_model(EYES.name, EYES.version, as_backbone=EYES.sha256, **fields))
+
+    def seen(of: Function) -> Function:
+        return replace(of, asked_task="text-embedding")
+
+    assert prefix(seen(eyes())) == prefix(head("a")) == prefix(seen(head("b")))
+    assert prefix(eyes()) == "", "its classes are made in a pass of its own"
+    assert prefix(seen(eyes(endpoint="http://elsewhere"))) == ""
