@@ -69,9 +69,11 @@ class Resident:
         """What is worth knowing when it is loaded again."""
         return Learned(self.row_s, self.pieces, self.overlapped)
 
-    def observe(self, rows: int, took_s: float) -> None:
-        """One forward pass of `rows` rows took `took_s`. Of two threads at once, one may be overlooked."""
-        self.pieces.observe(rows, took_s)
+    def observe(self, rows: int, took_s: float, core_s: float) -> None:
+        """One forward pass of `rows` rows took `took_s`, `core_s` of that on a core. Of two threads at once,
+        one may be overlooked.
+        """
+        self.pieces.observe(rows, core_s)
         row_s = took_s / rows
         self.row_s = row_s if self.row_s == 0.0 else 0.8 * self.row_s + 0.2 * row_s
 

@@ -7,7 +7,9 @@ Microseconds of a forward pass per row, one of two Zen 5 cores, the other as bus
     | squeezenet at 64×64  |   201 |   160 |   151 |   128 |
     | vgg at 224×224       | 3,010 | 3,040 | 3,450 | 4,060 |
 
-Hears what pieces took, and says how large the next should be. Knows no model and no clock.
+Hears what pieces took of a core, and says how large the next should be. By the clock small ones would seem
+the cheapest wherever cores and the interpreter are shared: a short pass is the sooner one that nobody comes
+into. Knows no model and no clock.
 """
 
 from __future__ import annotations
@@ -52,13 +54,13 @@ class PieceSizes:
         self._passes = 0
         self._lock = threading.Lock()
 
-    def observe(self, rows: int, took_s: float) -> None:
-        """A forward pass of `rows` rows took `took_s`. Sizes in between count for the nearest."""
+    def observe(self, rows: int, core_s: float) -> None:
+        """A forward pass of `rows` rows took `core_s` of a core. Sizes in between count for the nearest."""
         size = 1 << round(math.log2(rows))
         if size not in self._row_s:
             return
         with self._lock:
-            self._row_s[size].append((took_s + _HANDING_S) / rows)
+            self._row_s[size].append((core_s + _HANDING_S) / rows)
             self._passes += 1
             if self._passes % _AGAIN == 0:
                 for other, row_s in self._row_s.items():

@@ -264,16 +264,17 @@ class Tally:
         together: the rows that pass its backbone with them; None for these alone.
         """
         resident = member.resident
-        began_s = time.monotonic()
         passed = len(good)
         if member.head is None:
             inputs = _inputs(piece, resident, good)
-            began_s = time.monotonic()
+            began_s, began_core_s = time.monotonic(), time.thread_time()
             found = member.run(inputs, is_cancelled)
         else:
             together = good if together is None else together
+            began_s, began_core_s = time.monotonic(), time.thread_time()
             features, passed = seen.of(member, member.head, good, together, is_cancelled)
             found = member.head.of_features(features, member.reads)
+        core_s = time.thread_time() - began_core_s
         took_s = member.pass_s() if member.pass_s and passed else None
         if took_s is None:
             took_s = time.monotonic() - began_s
@@ -281,7 +282,7 @@ class Tally:
             self.forward_s += took_s
         is_whole = passed >= len(good)  # else it says little of what its rows take
         if is_whole:
-            resident.observe(passed, took_s)
+            resident.observe(passed, took_s, core_s)
         if member.pass_s and is_whole:
             resident.overlapped.passed(passed, took_s)
             if piece.decoding.all_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
 from gpu_worker.model_files.manifest import InputSpec, Manifest
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check, softmax
+from gpu_worker.networks.piece_sizes import PieceSizes
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.piece import Piece
@@ -70,6 +72,26 @@ def test_pieces_may_come_in_any_order_and_faults_never_reach_the_network() -> No
     assert [error.index for error in tally.errors] == [1]
     assert network.seen == [[b"2", b"0"], [b"1", b"1"]]
     assert model.row_s > 0
+
+
+def test_what_a_pass_waits_for_cores_says_nothing_of_how_large_pieces_should_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[int, float]] = []
+    monkeypatch.setattr(PieceSizes, "observe", lambda _, rows, core_s: told.append((rows, core_s)))
+    model, network = resident()
+    scores = network.scores
+
+    def kept_waiting(inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        time.sleep(0.1)
+        return scores(inputs, is_cancelled)
+
+    monkeypatch.setattr(network, "scores", kept_waiting)
+    Tally([model], 2).add(piece(0, [b"1", b"2"]), lambda: False)
+    ((rows, core_s),) = told
+    assert rows == 2
+    assert core_s < 0.05
+    assert 2 * model.row_s > 0.09, "but callers wait for it"
 
 
 def test_an_answer_that_is_no_number_is_its_rows_error() -> None:

@@ -203,7 +203,7 @@ def test_batches_go_on_while_another_model_loads() -> None:
 
 def test_a_models_time_per_row_is_the_first_passs_and_then_smoothed() -> None:
     resident = Resident("m", MANIFEST, cast(Network, Sized(10)))
-    resident.observe(4, 0.8)
+    resident.observe(4, 0.8, 0.8)
     assert resident.row_s == pytest.approx(0.2)
-    resident.observe(10, 1.0)
+    resident.observe(10, 1.0, 0.1)
     assert resident.row_s == pytest.approx(0.8 * 0.2 + 0.2 * 0.1)
