@@ -46,7 +46,7 @@ from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.backbones import key_of
 from gpu_worker.networks.loader import import_runtime, weights_bytes
 from gpu_worker.networks.network import ChoosesPrecision, Closes, IsCancelled, width_of
-from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
+from gpu_worker.networks.piece_sizes import rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
@@ -450,8 +450,9 @@ class Engine:
             most = slowest.overlapped.rows(rows, self._threads.count)
         else:
             side_by_side = -(-rows // self._model_threads.count)
-            worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else LARGEST_PIECE_ROWS
-            most = min(LARGEST_PIECE_ROWS, max(worth_it, side_by_side))
+            largest = min(resident.abilities.largest_piece for resident in residents)
+            worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else largest
+            most = min(largest, max(worth_it, side_by_side))
             cheapest = max(worth_it, slowest.pieces.rows(most))
             most = -(-most // -(-most // cheapest))  # pieces of equal size, not a large one and a rest
         return most if slowest_row_s * most <= _PIECE_S else max(1, int(_PIECE_S / slowest_row_s))

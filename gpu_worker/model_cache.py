@@ -50,13 +50,14 @@ class Resident:
     as_backbone: BackboneKey | None = None
     users: int = 0
     row_s: float = 0.0
-    pieces: PieceSizes = field(default_factory=PieceSizes)
+    pieces: PieceSizes = field(init=False)
     overlapped: OverlappedPieces = field(default_factory=OverlappedPieces)
     is_awaited: bool = False
     abilities: Abilities = field(init=False)
 
     def __post_init__(self) -> None:
         self.abilities = Abilities.of(self.network)
+        self.pieces = PieceSizes(self.abilities.largest_piece)
 
     @property
     def frame(self) -> Frame | None:

@@ -49,6 +49,7 @@ class BoostedTrees:
     forms = frozenset(("row",))
     pixels: tuple[int, int] | None = None
     cuttable = True
+    largest_piece = 256
     features_width = 0
 
     def __init__(self, model: TreeModel) -> None:

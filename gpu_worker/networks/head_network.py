@@ -17,7 +17,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.backbone import Backbone
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.backbones import SharedBackbone, is_lent, lend, manifest_below
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled
+from gpu_worker.networks.network import Abilities, Floats, Inputs, IsCancelled
 from gpu_worker.networks.onnx_network import first_passes, open_session
 from gpu_worker.networks.row_network import PROBABILITIES, VALUES
 from gpu_worker.networks.runtimes import files_bytes, runtime_of
@@ -38,6 +38,7 @@ class HeadNetwork:
         self.pixels = backbone.network.pixels
         self.forms = backbone.network.forms
         self.cuttable = backbone.network.cuttable
+        self.largest_piece = Abilities.of(backbone.network).largest_piece
         self.features_width = backbone.features_width
         self.values_width = 0  # known once it is warm
         if manifest.input != backbone.manifest.input:

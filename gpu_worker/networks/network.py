@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import Cancelled, RowFault
 from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS
 from gpu_worker.tasks.task import Activation, Reads
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "StandsOnBackbone",
     "TakesEncoded",
     "TakesFiles",
+    "TakesManyRows",
     "TakesViews",
     "Texts",
     "TimesPasses",
@@ -166,6 +168,16 @@ class TakesViews(Protocol):
 
 
 @runtime_checkable
+class TakesManyRows(Protocol):
+    """A network of which a CPU may pass more rows at once than of others, and no more memory is needed."""
+
+    @property
+    def largest_piece(self) -> int:
+        """Rows of a piece at most, a power of two; fixed once it is loaded."""
+        ...
+
+
+@runtime_checkable
 class GivesFeatures(Protocol):
     """A network that can say what it saw, before it was asked for a class."""
 
@@ -280,6 +292,7 @@ class Abilities:
     takes_encoded: bool
     takes_views: bool
     file_ends: tuple[int, int] | None
+    largest_piece: int
 
     @classmethod
     def of(cls, network: object) -> Abilities:
@@ -291,6 +304,7 @@ class Abilities:
             isinstance(network, TakesEncoded) and network.takes_encoded,
             isinstance(network, TakesViews),
             network.file_ends if isinstance(network, TakesFiles) else None,
+            network.largest_piece if isinstance(network, TakesManyRows) else LARGEST_PIECE_ROWS,
         )
 
 

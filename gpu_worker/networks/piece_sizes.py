@@ -7,6 +7,9 @@ Microseconds of a forward pass per row, one of two Zen 5 cores, the other as bus
     | squeezenet at 64×64  |   201 |   160 |   151 |   128 |
     | vgg at 224×224       | 3,010 | 3,040 | 3,450 | 4,060 |
 
+Handing a piece over costs some 0.3 ms. Of rows that take some microseconds that is felt at 64 as well:
+networks whose memory does not grow by it say that they take more at once (`TakesManyRows`).
+
 Hears what pieces took of a core, and says how large the next should be. By the clock small ones would seem
 the cheapest wherever cores and the interpreter are shared: a short pass is the sooner one that nobody comes
 into. Knows no model and no clock.
@@ -22,8 +25,8 @@ from collections.abc import Iterable
 
 __all__ = ["LARGEST_PIECE_ROWS", "PieceSizes", "rows_that_fit"]
 
-_SIZES = (64, 32, 16, 8, 4)
-LARGEST_PIECE_ROWS = _SIZES[0]
+LARGEST_PIECE_ROWS = 64
+_LEAST_ROWS = 4
 _TRIES = 4  # before a size is judged
 _RECENT = 8  # the least of so many counts: what disturbs a pass makes it slower, never faster
 _AGAIN = 1024  # passes, after which the other sizes are tried again
@@ -46,11 +49,14 @@ def rows_that_fit(sizes: Iterable[tuple[int, int]], *, is_cuda: bool) -> int:
 
 
 class PieceSizes:
-    """Of one model; the largest while nothing is known. Thread-safe."""
+    """Of one model; the largest, a power of two, while nothing is known. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._row_s: dict[int, deque[float]] = {size: deque(maxlen=_RECENT) for size in _SIZES}
-        self._best = LARGEST_PIECE_ROWS
+    def __init__(self, largest: int = LARGEST_PIECE_ROWS) -> None:
+        self._sizes = [largest]
+        while self._sizes[-1] > _LEAST_ROWS:
+            self._sizes.append(self._sizes[-1] // 2)
+        self._row_s: dict[int, deque[float]] = {size: deque(maxlen=_RECENT) for size in self._sizes}
+        self._best = largest
         self._passes = 0
         self._lock = threading.Lock()
 
@@ -70,7 +76,7 @@ class PieceSizes:
 
     def rows(self, most: int) -> int:
         """Of the next piece, of at most `most` rows: a size that was not tried yet, else the cheapest."""
-        for size in _SIZES:
+        for size in self._sizes:
             if size <= most and not self._is_known(size):
                 return size
         return min(self._best, most)
@@ -79,7 +85,7 @@ class PieceSizes:
         return len(self._row_s[size]) >= _TRIES
 
     def _climb(self) -> None:
-        known = [size for size in _SIZES if self._is_known(size)]
+        known = [size for size in self._sizes if self._is_known(size)]
         if not known:
             return
         self._best = known[0]

@@ -112,6 +112,7 @@ class StaticEmbedding:
     forms = frozenset(("text",))
     pixels: tuple[int, int] | None = None
     cuttable = True
+    largest_piece = 256
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gpu_worker.device import find_device
 from gpu_worker.engine import Engine
 from gpu_worker.errors import BadRequest, UnknownModel
+from gpu_worker.model_cache import Resident
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.loader import load_network
@@ -19,6 +21,7 @@ from gpu_worker.pipeline.decode import decode_image, decode_picture
 from gpu_worker.wire.protocol import Answer, AskStep
 from tests.answers import SCORED, confidences_of, labels_of, scores_of
 from tests.models import CLASSES, hashing_model, image_model, label_of
+from tests.task_models import price_model
 from tests.unit.gpu_worker.pictures import encoded, huge_png, noise, picture
 
 Engines = Callable[..., Engine]
@@ -63,6 +66,29 @@ def test_a_batch_much_longer_than_a_piece_keeps_its_order(
     many = engine.infer(["vgg"], "path", paths * 40, outputs=SCORED)
     assert labels_of(many.members[0]) == labels_of(once.members[0]) * 40
     np.testing.assert_allclose(score_matrix(many), np.tile(score_matrix(once), (40, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("row_s", "rows", "pieces"),
+    [(1e-5, 256, {128}), (1e-5, 2000, {256, 208}), (1e-3, 200, {50}), (4.5e-3, 200, {17, 13})],
+)
+def test_rows_of_a_table_run_many_at_once_unless_a_pass_takes_long(
+    engines: Engines,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    row_s: float,
+    rows: int,
+    pieces: set[int],
+) -> None:
+    engine = engines(threads=2)
+    engine.load("price", str(price_model(tmp_path)))
+    passed: list[int] = []
+    monkeypatch.setattr(Resident, "observe", lambda _, rows, took_s, core_s: passed.append(rows))
+    engine.residents()[0].row_s = row_s
+    row = json.dumps({"grams": 100.0, "fat": 2.0}).encode()
+    assert engine.infer(["price"], "row", [row] * rows).errors == []
+    assert set(passed) == pieces
+    assert sum(passed) == rows
 
 
 def test_scores_come_only_when_asked_for(engines: Engines, hashing: Path) -> None:

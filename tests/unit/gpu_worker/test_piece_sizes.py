@@ -79,3 +79,9 @@ def test_the_pixels_of_a_piece_are_bounded_and_small_ones_are_not() -> None:
     assert rows_that_fit([(224, 224)], is_cuda=True) > 1024
     assert rows_that_fit([(512, 512), (256, 256)], is_cuda=False) == (64 << 20) // (3 * (512**2 + 256**2))
     assert rows_that_fit([], is_cuda=False) > 1 << 40
+
+
+def test_what_takes_many_rows_has_larger_pieces_where_these_are_cheaper() -> None:
+    assert run(PieceSizes(256), pays_for_each_pass, 40, rows=1024) == 256
+    assert run(PieceSizes(256), grows_out_of_its_caches, 80, rows=1024) == 8
+    assert run(PieceSizes(256), pays_for_each_pass, 40, rows=100) == 64
