@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_worker.networks import table
 from gpu_worker.networks.encoders import Known, Moment, Rates, Scaled, Words
 from gpu_worker.networks.table import RowInvalid, Table, TableColumn, values_of
 from gpu_worker.train.table_fit import ALL_COLUMNS, FOLDS, ColumnChoices, FittedTable, fit_table
@@ -261,3 +263,38 @@ def test_whatever_the_numbers_are_what_a_model_sees_is_finite(values):
     numbers, faults = table.numbers([json.dumps([value]).encode() for value in [*values, 1e300, -1e300]])
     assert not faults
     assert np.isfinite(numbers).all()
+
+
+def test_rows_are_read_as_json_reads_them_however_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [TableColumn("a", "number"), TableColumn("b", "text"), TableColumn("c", "boolean")]
+    plain = [b'{"a": -2.5e3, "b": "x\\u00e9\xc3\xa9", "c": true, "d": [[], {}]}', b'[1, "\\n", null]']
+    odd = [
+        b"",
+        b" ",
+        b' [1, "", null]',
+        b"[1, null, null] \n",
+        b"[1,null,null]x",
+        b"[01, null, null]",
+        b"nul",
+    ]
+    odd += [b"[NaN, null, false]", b"[-Infinity, null, false]", b"[1e400, null, false]", b"[" * 100_000]
+    odd += ["[1, null, null]".encode(coding) for coding in ("utf-8-sig", "utf-16", "utf-32-le")]
+    odd += [b'[1, "\xed\xa0\x80", null]', b'[1, "\xff", null]']
+    random = Random(3)
+    for _ in range(3000):
+        mutated = bytearray(random.choice(plain))
+        for _ in range(random.randint(1, 3)):
+            mutated[random.randrange(len(mutated))] = random.choice(b' \n[]{},:"\\0129e-+.ntf\x00\xc3\xff')
+        odd.append(bytes(mutated))
+    rows: list[bytes | str] = [*plain, *odd, plain[0].decode(), "\ufeff[1, null, null]"]
+
+    def told(row: bytes | str) -> object:
+        try:
+            return repr(values_of(row, columns))
+        except RowInvalid as fault:
+            return str(fault)
+
+    found = [told(row) for row in rows]
+    monkeypatch.setattr(table, "_parsed", json.loads)
+    assert found == [told(row) for row in rows]
+    assert len(set(found)) > 100
