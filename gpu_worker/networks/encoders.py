@@ -32,6 +32,7 @@ _MOST = 1e30
 _MOST_OUTPUTS = 4_096
 _MOST_TEXTS = 1 << 20
 _STORED = np.float16  # of words, which are many
+_MANY = 32  # values, of which numpy makes the same numbers sooner
 
 Floats = NDArray[np.float32]
 
@@ -67,9 +68,15 @@ class Scaled:
 
     def write(self, out: Floats, values: Sequence[Any]) -> None:
         """See `Encoder.write`."""
-        for row, value in enumerate(values):
-            if value is not None:
-                out[row, 0] = min(max((value - self.mean) / self.scale, -_MOST), _MOST)
+        if len(values) < _MANY:
+            for row, value in enumerate(values):
+                if value is not None:
+                    out[row, 0] = min(max((value - self.mean) / self.scale, -_MOST), _MOST)
+            return
+        numbers = np.array([math.nan if value is None else value for value in values], np.float64)
+        with np.errstate(over="ignore"):
+            scaled = np.clip((numbers - self.mean) / self.scale, -_MOST, _MOST)
+        out[:, 0] = np.where(np.isnan(numbers), 0.0, scaled)
 
     def as_json(self) -> dict[str, Any]:
         """See `Encoder.as_json`."""

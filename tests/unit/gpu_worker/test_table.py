@@ -298,3 +298,16 @@ def test_rows_are_read_as_json_reads_them_however_they_are_written(monkeypatch: 
     monkeypatch.setattr(table, "_parsed", json.loads)
     assert found == [told(row) for row in rows]
     assert len(set(found)) > 100
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(0.0, 1.0), (-1.7e308, 3.0), (1e300, 1e-300), (0.3, 7.0)])
+def test_many_numbers_become_what_each_becomes_alone(mean: float, scale: float) -> None:
+    random = Random(5)
+    odd = [None, True, False, 0.0, -0.0, 5e-324, 1.7e308, -1.7e308, 10**18 + 1]
+    values = [random.choice([*odd, random.gauss(0, 1), random.gauss(0, 1e300)]) for _ in range(500)]
+    encoder = Scaled(mean, scale)
+    together, alone = np.zeros((500, 1), np.float32), np.zeros((500, 1), np.float32)
+    encoder.write(together, values)
+    for row, value in enumerate(values):
+        encoder.write(alone[row : row + 1], [value])
+    np.testing.assert_array_equal(together, alone)
