@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Protocol
 
 from server.catalog.functions import Function
-from server.errors import DeadlineExceeded, Overloaded
+from server.errors import DeadlineExceeded, Overloaded, ServiceError
 from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
@@ -126,7 +127,7 @@ class CallService:
                         self._over_goal(call)
                     raise
             except BaseException:
-                self._caps.give(call.caller, call.shares, rows, call.nbytes)
+                self._caps.undo(now_s, call.caller, call.shares, rows, call.nbytes)
                 raise
         except BaseException:
             self._bulk.left(now_s, call, None, answered=False)
@@ -227,12 +228,16 @@ class CallService:
         """The outcome of a call that is over, which is counted and forgotten."""
         call = pending.call
         self._fair_share.give(call.function.name, call.caller, len(call.rows))
-        self._caps.give(call.caller, call.shares, len(call.rows), call.nbytes)
         self._ended(pending)
-        reply = pending.outcome
+        now_s, reply = time.monotonic(), pending.outcome
         assert reply is not None, "it is over"
+        held = call.caller, call.shares, len(call.rows), call.nbytes
+        if isinstance(reply, ServiceError) and pending.first_sent_s == math.inf:
+            self._caps.undo(now_s, *held)  # refused, but not at once; or it goes on with another version
+        else:
+            self._caps.give(*held)
         # Not raised: its traceback would hold on to the call, in a circle.
-        self._bulk.left(time.monotonic(), call, pending, answered=not isinstance(reply, BaseException))
+        self._bulk.left(now_s, call, pending, answered=not isinstance(reply, BaseException))
         if isinstance(reply, BaseException):
             if isinstance(reply, Overloaded | DeadlineExceeded):
                 self._over_goal(call)

@@ -33,7 +33,7 @@ class Caps:
         self._most_buckets = _FORGET_EVERY
 
     def take(self, now_s: float, caller: str, shares: Shares, rows: int, nbytes: int) -> None:
-        """Rows come. Raises `QuotaExceeded`, and then nothing is taken; `give` them back once.
+        """Rows come. Raises `QuotaExceeded`, and then nothing is taken; `give` them back once, or `undo` it.
 
         Who has nothing waiting may have any one request: it would never run otherwise.
         """
@@ -61,6 +61,13 @@ class Caps:
         held.nbytes -= nbytes
         if not held.rows:
             del self._held[caller]
+
+    def undo(self, now_s: float, caller: str, shares: Shares, rows: int, nbytes: int) -> None:
+        """They were refused after all: they wait no more, and nothing is owed for them."""
+        self.give(caller, shares, rows, nbytes)
+        bucket = self._buckets.get(caller) if shares.rows_per_s > 0 else None
+        if bucket is not None:
+            bucket.take(now_s, -rows)
 
     def _bucket(self, now_s: float, caller: str, rate: float) -> TokenBucket:
         bucket = self._buckets.get(caller)

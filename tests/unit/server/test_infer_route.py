@@ -464,6 +464,43 @@ def test_what_was_taken_of_a_queue_is_given_back_however_a_call_ends() -> None:
     run(scene, answers=False)
 
 
+CAPPED = Caller("capped", "10.0.0.1", shares=Shares(rows_per_s=1.0))
+
+
+def test_rows_that_find_no_room_are_not_counted_among_those_that_a_token_may_ask_for_a_second() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.house.residency.worker_down(worker)
+        station.ask(texts("other"))
+        for _ in range(3):
+            station.ask(texts("a", "b", "c"), caller=CAPPED)
+        await settle()
+        assert [reply[0] for reply in station.replies] == [503] * 3
+        station.house.residency.worker_up(FakeWorker("w1", answers=True))
+        await station.replied(4)
+        station.ask(texts("a", "b", "c"), caller=CAPPED)
+        await station.replied(5)
+        assert station.replies[4][0] == 200
+        station.ask(texts("d"), caller=CAPPED)
+        assert station.replies[5][0] == 429, "what was answered counts"
+
+    run(scene, answers=False, rows=3)
+
+
+def test_a_request_that_goes_on_with_a_new_version_counts_once_among_a_tokens_rows() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.house.residency.worker_down(worker)
+        station.ask(texts("a", "b"), caller=CAPPED)
+        for version in (2, 3, 4, 5):
+            station.deploy(version)
+            await settle()
+        assert station.replies == []
+        station.house.residency.worker_up(FakeWorker("w1", answers=True))
+        await station.replied()
+        assert station.replies[0][0] == 200
+
+    run(scene, answers=False)
+
+
 def test_a_request_says_its_class_goal_and_time_without_its_rows_being_read() -> None:
     async def scene(station: Station, worker: FakeWorker) -> None:
         def hint(body: bytes, caller: Caller = NOBODY, **headers: str) -> tuple[str, float, float]:
