@@ -84,6 +84,8 @@ __all__ = ["Dispatcher"]
 log = logging.getLogger("ml_udf.server.dispatcher")
 
 _REFUSALS = 20  # of one row by workers
+# Of a batch that could not be run, or need not be: its rows run once more, those that anybody waits for.
+_AGAIN = frozenset(("worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"))
 _REST_S = 0.004  # at the most, between two looks for new rows
 _BUSY_REST_S = 0.001
 _REST_OF_GOAL = 0.04  # and no more of the least goal that waits, or that there is
@@ -672,10 +674,9 @@ class Dispatcher:
             self.residency.not_there(sent.worker, reply.missing or batch.members)
         if reply.code == "overloaded" and reply.wanted_bytes:
             self.residency.short_of_memory(sent.worker, batch.members)
-        again = {"worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"}
         # A proxy's faults are its own: others answer its rows. Of several members or parts in one batch it
         # shows who is at fault when each is asked alone, as they are from now on.
-        if reply.code in again or _is_of_proxy(sent) or sent.beside:
+        if reply.code in _AGAIN or _is_of_proxy(sent) or sent.beside:
             self._run_again(now_s, sent, reply)
             return
         log.error(
@@ -877,7 +878,8 @@ class Dispatcher:
     def _run_again(self, now_s: float, sent: BatchInFlight, reply: Failed) -> None:
         """Queue a batch's rows once more; those under which the worker died run alone from now on."""
         if _is_of_proxy(sent):
-            log.error("proxy failed function=%s: %s: %s", sent.function.name, reply.code, reply.message)
+            if reply.code not in _AGAIN:
+                log.error("proxy failed function=%s: %s: %s", sent.function.name, reply.code, reply.message)
             self._leave_out_of(sent, RowError(0, reply.code, reply.message))
         refused = Overloaded(
             f"workers refused rows of {sent.function.name} again and again: {reply.message}", 1.0

@@ -30,7 +30,9 @@ from tests.unit.ensemble.ensembles import drawn, untaught
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import CLASSES, function, text_model
+from tests.unit.server.test_cascade_saving import cascading
 from tests.unit.server.test_members_apart import House as Apart
+from tests.waiting import until
 
 NAMES = ("a", "b", "c")
 MEMBERS = tuple(
@@ -40,6 +42,7 @@ TOLD, LABELS = drawn([0.6, 0.75, 0.9], classes=3)
 PRICE = 80.0  # of a second: a sure row is worth no more members, an unsure one is
 PLACES = (MemberPlace(0, ("cpu",)),) * 3
 COSTS_S = {"a": 0.001, "b": 0.002, "c": 0.004}
+TOOK_S = {"small": 0.001, "large": 0.05, "net": 0.001}
 
 
 def fitted() -> Fit:
@@ -371,6 +374,29 @@ async def test_a_client_that_has_gone_leaves_nothing_behind(worker):
         answer(worker, {"x": 0.4, "y": 0.4, "z": 0.4})
         await settle()
     assert served.house.dispatcher.queue_depth()["plan", 1] == (0, 0)
+
+
+@runs
+async def test_a_client_that_goes_is_no_fault_of_the_proxy_that_it_waited_for(worker, caplog):
+    served = Planned(worker)
+    served.function = replace(cascading(), name="cascade", max_batch=64, policy="goodput")
+    known = {name: LatencyModel({1: took_s}, measured=True) for name, took_s in TOOK_S.items()}
+    served.house = House(worker, latency_of=lambda model: known[model.name])
+    await served.start()
+    await served.house.residency.load(served.function.asked)
+    first = served.ask("a")  # plans are made for the rows behind it
+    await settle()
+    worker.answer(lambda row: CLASSES[0])
+    await until(lambda: served.house.dispatcher.followed(served.function, "text"))
+    assert first.done
+    pending = served.ask("b")
+    await settle()
+    assert worker.batches[0][0].models == ["small/1"]
+    served.house.dispatcher.end(pending)
+    assert worker.cancelled == [worker.batches[0][0].id]
+    worker.fail("cancelled", "given up")
+    await settle()
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 @runs
