@@ -333,6 +333,8 @@ class PipelineCalls:
             answer_cache=call.answer_cache and call.function.answer_cache is not False,
             is_traffic=call.is_traffic,
             is_part=True,
+            turn=call.turn,
+            turn_weight=call.turn_weight,
         )
         try:
             return _Answered(await self._reply(one, asked), owners)

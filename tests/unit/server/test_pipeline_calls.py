@@ -20,6 +20,7 @@ from server.serving.dispatcher import Dispatcher
 from server.serving.outcomes import Outcomes
 from server.serving.pipelines.calls import PipelineCall, PipelineCalls
 from server.serving.pipelines.cropping import Cropper
+from server.serving.scheduler_adapter import submission_of
 from tests.unit.server.served import function, text_model
 
 FIRST, SECOND = (function(text_model(f"{name}_net"), name=name) for name in ("udf_write", "udf_text"))
@@ -122,6 +123,22 @@ def test_rows_go_from_stage_to_stage_in_the_name_of_who_asks() -> None:
         assert reply.answered_by == [(0, 2, "udf_write_net,udf_text_net")]
         house.calls.end(one)
         await house.calls.drained()
+
+    in_loop(run)
+
+
+def test_rows_of_a_large_bulk_job_wait_for_its_turn_in_each_stage() -> None:
+    async def run() -> None:
+        house = House()
+        of_job = {"caller": "ann", "row_class": "bulk", "turn": "ann\0job", "turn_weight": 0.5}
+        one = house.begin(pipeline_of(FIRST, SECOND), b"a", **of_job)
+        for number in range(2):
+            stage = await house.stages.asked(number)
+            asked = submission_of(stage, 0, 1)
+            assert (asked.tenant, asked.weight) == ("ann\0job", 0.5)
+            stage.finish(answered(stage.call))
+        await one.future
+        house.calls.end(one)
 
     in_loop(run)
 
