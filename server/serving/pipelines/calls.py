@@ -326,6 +326,7 @@ class PipelineCalls:
             row_class=call.row_class,
             priority=call.priority,
             slo_s=max(_LEAST_GOAL_S, goals[stage] - time.monotonic()),
+            min_agreement=call.min_agreement,
             caller=call.caller,
             in_name_of=call.in_name_of,
             shares=call.shares,

@@ -127,6 +127,20 @@ def test_rows_go_from_stage_to_stage_in_the_name_of_who_asks() -> None:
     in_loop(run)
 
 
+def test_each_stage_that_a_proxy_answers_for_keeps_the_agreement_that_is_asked_for() -> None:
+    async def run() -> None:
+        house = House()
+        one = house.begin(pipeline_of(FIRST, SECOND), b"a", min_agreement=1.0)
+        for number in range(2):
+            stage = await house.stages.asked(number)
+            assert stage.call.min_agreement == 1.0
+            stage.finish(answered(stage.call))
+        await one.future
+        house.calls.end(one)
+
+    in_loop(run)
+
+
 def test_rows_of_a_large_bulk_job_wait_for_its_turn_in_each_stage() -> None:
     async def run() -> None:
         house = House()
