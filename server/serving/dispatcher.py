@@ -535,8 +535,8 @@ class Dispatcher:
         """From now on a row's answer is what has come of its members, where anything has."""
         pending.is_late = True
         if pending.evidence is not None and not pending.done:
-            for span in pending.evidence.begun():
-                self._combine(pending, span)
+            with contextlib.suppress(ServiceError):  # the rows have failed for it
+                self._combine_all(pending, pending.evidence.begun())
 
     def _overdue(self, pending: PendingReply) -> None:
         function = pending.call.function
@@ -746,8 +746,7 @@ class Dispatcher:
         spans = pending.evidence.take(part, first, reply)
         if pending.is_late:
             spans += pending.evidence.begun()
-        for span in spans:
-            self._combine(pending, span)
+        self._combine_all(pending, spans)
         if pending.missing and not pending.batches:  # what is missing may have nowhere to run
             self._want(pending)
 
@@ -822,7 +821,20 @@ class Dispatcher:
             error = next(iter(out.values())).error
             pending.answer(part, 0, faulty_rows(pending.call.function, part.rows, error))
 
+    def _combine_all(self, pending: PendingReply, spans: Sequence[Span]) -> None:
+        """Answer rows that wait for nobody any more. Raises what `_combine` does: they have failed for it, as
+        no batch brings them an answer.
+        """
+        for place, span in enumerate(spans):
+            try:
+                self._combine(pending, span)
+            except ServiceError as error:
+                for left in spans[place:]:
+                    pending.fail_part(Slice(pending.request_id, left.offset, left.rows), error)
+                raise
+
     def _combine(self, pending: PendingReply, span: Span) -> None:
+        """Raises ServiceError if what the members say cannot be combined."""
         if not span.found:
             error = next(iter(span.absent.values()))
             found = faulty_rows(pending.call.function, span.rows, error)
@@ -976,10 +988,9 @@ class Dispatcher:
 
     def _fail_batch(self, sent: BatchInFlight, error: ServiceError) -> None:
         """Fail the calls whose rows were on it; not those that were answered without it, or its members."""
-        members = sent.batch.members
         for part in sent.batch.slices:
             pending = self._pending.get(part.request_id)
-            if pending is None or (part.request_id in sent.apart and not pending.waits_for(part, members)):
+            if pending is None or (part.request_id in sent.apart and not _waits(pending, part, sent)):
                 continue
             self._give_up(pending, part, error)
 
@@ -1195,6 +1206,16 @@ def _count_in(rows_of: dict[str, tuple[Function, int]], call: Call) -> None:
     counted = rows_of.get(function.key)
     rows = len(call.rows)
     rows_of[function.key] = (function, rows if counted is None else counted[1] + rows)
+
+
+def _waits(pending: PendingReply, part: Slice, sent: BatchInFlight) -> bool:
+    """Whether rows of a batch that failed have nothing but it to hope for.
+
+    Those that may be asked of others yet have left the scheduler with it, though what it said may be kept.
+    """
+    if not sent.batch.choices:
+        return pending.waits_for(part, sent.batch.members)
+    return pending.evidence is not None and bool(pending.evidence.waiting(part))
 
 
 def _is_of_proxy(sent: BatchInFlight) -> bool:

@@ -315,6 +315,39 @@ def test_a_late_members_answer_is_dropped_and_its_time_still_taught() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("late_members", ["wait", "leave_out"])
+def test_an_answer_that_cannot_be_combined_fails_its_call_and_no_other(late_members: str) -> None:
+    """Whether all have come, or it is the goal at which what has come is to be the answer."""
+
+    def say_no_label(worker: FakeWorker) -> None:
+        message, on_reply = worker.batches.pop(0)
+        sure = Column("confidence", "FP32", (), struct.pack("<2f", 1.0, 1.0))
+        on_reply(Answer(message.id, [MemberAnswer(model, [sure]) for model in message.models], []))
+
+    async def scenario() -> None:
+        house = House(late_members=late_members)
+        house.place(w0="a b", w1="c")
+        pending = house.ask("x", "y")
+        await settle()
+        if late_members == "wait":
+            house.workers["w0"].answer()
+            say_no_label(house.workers["w1"])
+        else:
+            say_no_label(house.workers["w0"])
+        with pytest.raises(ServiceError, match="cannot be used"):
+            await asyncio.wait_for(pending.future, 5)
+        house.dispatcher.end(pending)
+        if late_members != "wait":
+            house.workers["w1"].answer()
+        again = house.ask("z")
+        await settle()
+        for worker in house.workers.values():
+            worker.answer()
+        assert labels_of(again.future.result()) == ["z"]
+
+    asyncio.run(scenario())
+
+
 def test_the_mean_of_values_is_of_those_that_came() -> None:
     members = tuple(replace(text_model(name), task="text-regression", classes=()) for name in "abc")
 

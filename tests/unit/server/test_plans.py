@@ -21,7 +21,7 @@ from server.ensemble.fit import Fit
 from server.ensemble.places import MemberPlace
 from server.ensemble.plan import solve
 from server.ensemble.policies.geared import Value
-from server.errors import DeadlineExceeded
+from server.errors import DeadlineExceeded, ServiceError
 from server.scheduling.latency_model import LatencyModel
 from server.serving.plans import ensemble_of
 from server.training.promotion.combination import choose_combination
@@ -361,6 +361,27 @@ async def test_an_answer_that_cannot_be_used_fails_its_call_and_no_other(worker)
     served.house.dispatcher.end(pending)
     again = served.ask("y")
     await answered(worker, again, {"y": 0.99})
+
+
+@runs
+async def test_an_answer_that_cannot_be_combined_with_others_fails_its_call_too(worker):
+    served = Planned(worker)
+    await served.start()
+    served.follow(PRICE)
+    pending = served.ask("x", "y")
+    await settle()
+    answer(worker, {"x": 0.4, "y": 0.4})
+    await settle()
+    message, on_reply = worker.batches.pop(0)
+    (model,) = message.models
+    told = classified(model, [CLASSES[0]] * 2, [0.4] * 2)  # without the scores by which it is weighed
+    on_reply(Answer(message.id, [told], [], 0.001, 0.002))
+    await settle()
+    with pytest.raises(ServiceError, match="cannot be used"):
+        await asyncio.wait_for(pending.future, 5)
+    served.house.dispatcher.end(pending)
+    again = served.ask("z")
+    await answered(worker, again, {"z": 0.99})
 
 
 @runs
