@@ -7,6 +7,7 @@ reach only the main thread, which alone may act on them.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 
@@ -78,6 +79,7 @@ class RequestPool:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def run(
         self,
@@ -144,6 +146,8 @@ class RequestPool:
                 self._pool = None
 
     def _submit(self, do: Callable[[Task, Abort], Result], task: Task, abort: Abort) -> Future[Result]:
+        if self._process != os.getpid():  # a fork has none of the threads, and the lock as it was just then
+            self._pool, self._lock, self._process = None, threading.Lock(), os.getpid()
         with self._lock, signals_blocked():
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="ml_udf")

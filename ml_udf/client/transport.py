@@ -21,6 +21,7 @@ import contextlib
 import http.client
 import io
 import ipaddress
+import os
 import socket
 import ssl
 import threading
@@ -167,10 +168,13 @@ class HttpTransport:
         self._shown = f"{parts.scheme}://{parts.hostname}:{self._port}{self._prefix}"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._idle: deque[http.client.HTTPConnection] = deque()
+        self._process = os.getpid()
 
     def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         """See `Transport.send`. `timeout_s` is for all of it, connecting included."""
         end_s = time.monotonic() + timeout_s
+        if self._process != os.getpid():  # a fork that shared a connection would read another's answers
+            self._idle, self._process = deque(), os.getpid()
         if request.repeatable:
             with contextlib.suppress(IndexError):
                 kept = self._idle.pop()

@@ -11,6 +11,7 @@ import pytest
 
 from ml_udf.client.request_pool import RequestPool
 from ml_udf.client.transport import Abort
+from tests.in_a_fork import said_by_fork
 from tests.waiting import wait_until
 
 
@@ -187,3 +188,11 @@ def test_closing_does_not_wait_for_what_still_runs():
     pool.close()
     assert time.monotonic() - began_s < 10
     ends.set()
+
+
+def test_a_fork_has_threads_of_its_own():
+    pool = RequestPool()
+    assert list(pool.run([1], echo, max_in_flight=1)) == [(1, 10)]
+    assert said_by_fork(lambda: str(list(pool.run([2, 3], echo, max_in_flight=1)))) == "[(2, 20), (3, 30)]"
+    assert list(pool.run([4], echo, max_in_flight=1)) == [(4, 40)]
+    pool.close()

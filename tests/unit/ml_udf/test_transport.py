@@ -24,6 +24,7 @@ from ml_udf.errors import (
     TlsFailed,
 )
 from ml_udf.training import TrainingCalls
+from tests.in_a_fork import said_by_fork
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -40,6 +41,7 @@ class BreakingServer:
         self.point = point
         self.sound = sound
         self.heads: list[str] = []  # the first line of every request whose head arrived
+        self.accepted = 0  # connections
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -52,6 +54,7 @@ class BreakingServer:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self.accepted += 1
                 threading.Thread(target=self._serve, args=[connection], daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -167,6 +170,17 @@ def test_what_may_be_repeated_is_sent_again_on_a_new_connection(
     assert send(transport, HttpRequest("POST", "/v2/models/f/infer", b"{}", may_repeat=True)) == 200
     transport.close()
     assert server.heads.count("POST /v2/models/f/infer") == (1 if point == "idle" else 2)
+
+
+def test_a_fork_shares_no_connection_with_its_parent(breaking: Callable[..., BreakingServer]) -> None:
+    server = breaking("never")
+    transport = HttpTransport(server.url)
+    get = HttpRequest("GET", "/v2")
+    send(transport, get)
+    assert said_by_fork(lambda: f"{send(transport, get)} {send(transport, get)}") == "200 200"
+    send(transport, get)
+    transport.close()
+    assert server.accepted == 2  # each has kept its own
 
 
 @pytest.mark.alone
