@@ -6,16 +6,12 @@ Knows columns of Python values; Arrow and SQL are its neighbours' (`vectors`, `s
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import duckdb
 
-from ml_udf.client import CallStats, Client
-from ml_udf.client.bulk_job import BulkJob
+from ml_udf.client import Client
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.scores import Scores, asking_scores, read_scores
@@ -23,6 +19,7 @@ from ml_udf.client.statement import Binding, Outcome, Statement
 from ml_udf.config import Options
 from ml_udf.duckdb.faults import FaultWarnings, is_spelled_out, spelled_out
 from ml_udf.duckdb.interrupts import Interrupts
+from ml_udf.duckdb.open_statements import OpenStatement, OpenStatements
 from ml_udf.duckdb.pauses import Pauses
 from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
@@ -30,8 +27,6 @@ from ml_udf.feedback import give_feedback
 from ml_udf.scoring.binding import bound
 
 __all__ = ["Calls"]
-
-_KEPT_STATEMENTS = 8
 
 
 class Calls:
@@ -44,10 +39,7 @@ class Calls:
         self._pauses = Pauses()
         self._client = client
         self._options = options
-        self._lock = threading.Lock()
-        self._statements: OrderedDict[tuple[str, Binding, bool], Statement] = OrderedDict()
-        self._jobs: OrderedDict[str, BulkJob] = OrderedDict()  # by the statement's text
-        self._past: dict[str, tuple[int, CallStats]] = {}  # function → statements forgotten, what they cost
+        self._open = OpenStatements()
 
     def values(
         self,
@@ -98,12 +90,6 @@ class Calls:
 
     def statistics(self) -> list[dict[str, Any]]:
         """Per function, what this connection has asked so far."""
-        with self._lock:
-            total = {name: (count, stats + CallStats()) for name, (count, stats) in self._past.items()}
-            for statement in self._statements.values():
-                name = statement.binding.function
-                count, stats = total.get(name, (0, CallStats()))
-                total[name] = (count + 1, stats + statement.stats)
         return [
             {
                 "name": name,
@@ -116,7 +102,7 @@ class Calls:
                 "cached_rows": stats.cached,
                 "seconds": round(stats.elapsed_s, 6),
             }
-            for name, (count, stats) in sorted(total.items())
+            for name, (count, stats) in sorted(self._open.costs().items())
         ]
 
     @contextlib.contextmanager
@@ -126,8 +112,11 @@ class Calls:
         statement: Statement | None = None
         sends_bytes = bytes in set(map(type, column))
         try:
-            with self._pauses.call() if text is None else contextlib.nullcontext(text) as identity:
-                statement = self._statement(binding, identity, sends_bytes)
+            with (
+                self._pauses.call() if text is None else contextlib.nullcontext(text) as identity,
+                self._open.call(identity) as one,
+            ):
+                statement = self._statement(one, identity, binding, sends_bytes)
                 self.faults.call_begins(statement)
                 with self.interrupts.call() as check:
                     yield statement, check
@@ -138,33 +127,13 @@ class Calls:
             if statement is not None:
                 self.faults.call_ended(statement)
 
-    def _statement(self, binding: Binding, text: str, sends_bytes: bool) -> Statement:
-        key = (text, binding, sends_bytes)
-        with self._lock:
-            known = self._statements.get(key)
-        if known is not None:
+    def _statement(self, one: OpenStatement, text: str, binding: Binding, sends_bytes: bool) -> Statement:
+        if (known := one.asked.get((binding, sends_bytes))) is not None:
             return known
         asked = self._image_binding(binding) if sends_bytes else binding
-        with self._lock:
-            statement = self._statements.get(key)
-            if statement is None:
-                client = self._client.of_job(self._job(text))
-                statement = Statement(client, asked, options_of(text, self._options))
-                self._statements[key] = statement
-                while len(self._statements) > _KEPT_STATEMENTS:
-                    _, oldest = self._statements.popitem(last=False)
-                    count, stats = self._past.get(oldest.binding.function, (0, CallStats()))
-                    self._past[oldest.binding.function] = (count + 1, stats + oldest.stats)
-            return statement
-
-    def _job(self, text: str) -> BulkJob:
-        """The functions of one statement are one job."""
-        job = self._jobs.get(text)
-        if job is None:
-            job = self._jobs[text] = BulkJob.begun("statement", f"DuckDB, process {os.getpid()}")
-            while len(self._jobs) > _KEPT_STATEMENTS:
-                self._jobs.popitem(last=False)
-        return job
+        client = self._client.of_job(one.job)
+        options = options_of(text, self._options)
+        return self._open.use(one, binding, sends_bytes, lambda: Statement(client, asked, options))
 
     def _image_binding(self, binding: Binding) -> Binding:
         """Of a function whose rows are paths, the input that takes encoded images instead."""

@@ -90,6 +90,59 @@ def test_one_version_answers_a_whole_statement_and_the_next_one_takes_the_new():
     registration.close()
 
 
+def test_one_version_answers_all_that_a_statement_asks_of_a_function():
+    transport = FakeTransport(version="1")
+    con, registration = registered(transport)
+
+    def deploy_anew() -> None:
+        transport.version = "2"
+
+    transport.on_infer = deploy_anew
+    query = "SELECT udf_f('a' || i), ml_udf.detail('f', 'b' || i) FROM range(3) AS r(i)"
+    con.execute(query).fetchall()
+    registration.close()
+    asked = [path for path in transport.paths if path.endswith("/infer")]
+    assert asked == ["/v2/models/f/versions/1/infer"] * 2
+
+
+@pytest.mark.parametrize("functions", [8, 9, 30])
+def test_however_many_functions_a_statement_has_each_is_asked_once_of_one_version(functions: int):
+    with oip_server() as server, contextlib.closing(duckdb.connect()) as con:
+        names = [f"udf_{n}" for n in range(functions)]
+        server.functions = dict.fromkeys(names, "text")
+        registration = ml_udf.duckdb.register(con, server.url, functions=names)
+        server.paths.clear()
+        calls = ", ".join(f"max({name}((i % 50)::VARCHAR))" for name in names)
+        con.execute(f"SELECT {calls} FROM range(9000) AS r(i)").fetchall()
+        asked_for = [path for path in server.paths if not path.endswith("/infer")]
+        told = con.execute("SELECT statements, rows_sent FROM ml_udf.stat_functions").fetchall()
+        registration.close()
+    assert len(server.rows) == 50 * functions
+    assert len(asked_for) == functions  # the version to ask, once
+    assert told == [(1, 50)] * functions
+
+
+def test_statements_of_many_cursors_at_once_send_equal_values_once_each():
+    transport = FakeTransport()
+    con, registration = registered(transport)
+    cursors = [con.cursor() for _ in range(12)]
+    all_read = threading.Barrier(len(cursors), timeout=60)
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> None:
+        rows = cursor.execute("SELECT ml_udf.predict('f', (i % 2048)::VARCHAR) FROM range(20480) AS r(i)")
+        for _ in range(10):  # vectors, each of them when all have read the one before
+            all_read.wait()
+            rows.fetchmany(2048)
+
+    threads = [threading.Thread(target=read, args=[cursor]) for cursor in cursors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    registration.close()
+    assert sent_rows(transport) == 2048 * len(cursors)
+
+
 def test_a_name_that_duckdb_has_itself_is_refused():
     with pytest.raises(BadOption, match="'lower' is a function of DuckDB itself"):
         registered(FakeTransport(), name="lower")
