@@ -244,6 +244,7 @@ class Definitions:
             self._order = None
         for signature in new:
             self._spi.run(wrapper.grant(signature))
+        self._spi.run(wrapper.tie())
         self._spi.run(wrapper.comment(info))
         self._tell_of_rows()
 

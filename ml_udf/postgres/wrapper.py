@@ -98,11 +98,11 @@ class Wrapper:
 
     def grant(self, signature: tuple[str, str, str]) -> list[str]:
         """The statements that give one of `signatures`, a new one, to `grant_to` alone."""
-        made = self._signature(*signature[:2])
-        return [
-            *granted(made, self.grant_to),
-            f"ALTER FUNCTION {made} DEPENDS ON EXTENSION ml_udf",
-        ]
+        return granted(self._signature(*signature[:2]), self.grant_to)
+
+    def tie(self) -> list[str]:
+        """The statements by which both go with the extension: a function forgets it with its old text."""
+        return [f"ALTER FUNCTION {signature} DEPENDS ON EXTENSION ml_udf" for signature in self.all()]
 
     def comment(self, info: FunctionInfo | None) -> list[str]:
         """The statements that comment on both; `info` is what the server said of the function, if asked."""

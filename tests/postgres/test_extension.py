@@ -288,6 +288,7 @@ def test_dropping_the_extension_takes_its_functions_along(
     engine = Engine(cluster.dsn(databases.borrow()))
     engine.query(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{fake_server.url}')")
     engine.query("SELECT ml_udf.create_function('udf_food_name')")
+    engine.query("SELECT ml_udf.create_function('udf_food_name')")  # as each deployment does
     with pytest.raises(psycopg.errors.DependentObjectsStillExist):
         engine.query("DROP EXTENSION ml_udf")
     engine.query("DROP SERVER ml_udf CASCADE; DROP EXTENSION ml_udf")
