@@ -44,6 +44,17 @@ def test_plain_sql_is_batched(batching: Engine, fake_server: OipServer, call: st
     assert len(fake_server.requests) <= 4
 
 
+def test_the_settings_of_a_function_hold_for_its_batches(batching: Engine, fake_server: OipServer) -> None:
+    sql = "SELECT udf_food_name(p), count(*) FROM (VALUES ('missing'), ('/1')) AS v(p) GROUP BY 1"
+    batching.query("""ALTER FUNCTION udf_food_name(text) SET ml_udf.on_error = 'null'""")
+    batching.query("""ALTER FUNCTION udf_food_name(text) SET ml_udf.slo_ms = 70""")
+    assert "MlUdfBatch" in plan(batching, sql)
+    assert set(batching.query(sql)) == {(None, 1), (label_of("/1"), 1)}
+    assert [parameters["ml_udf_slo_ms"] for parameters in fake_server.parameters] == [70]
+    assert batching.value("SHOW ml_udf.on_error") in ("", "error")
+    batching.query("SELECT ml_udf.create_function('udf_food_name')")  # as it was
+
+
 def test_vectors_are_batched_and_cast(batching: Engine) -> None:
     sql = "SELECT n, embed(path) AS v, embed(path)::float8[] AS d, (embed(path))[1] FROM log ORDER BY n"
     with oip_server(ours=False) as foreign:

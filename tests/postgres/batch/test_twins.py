@@ -44,6 +44,8 @@ def test_a_twin_has_the_name_the_types_and_the_marks(own: Session) -> None:
         ("STABLE", twin(result="SETOF text[]").replace("RETURN ARRAY", "RETURN QUERY SELECT ARRAY")),
         ("STABLE", twin(marks="VOLATILE")),
         ("STABLE", twin(marks="STABLE PARALLEL SAFE")),
+        ("STABLE", twin(marks="STABLE SECURITY DEFINER")),
+        ("STABLE SECURITY DEFINER", twin()),
         ("VOLATILE", twin()),
         ("STABLE", "CREATE SCHEMA other; " + twin(name="other.plain_batch")),
         ("STABLE", twin() + "; CREATE ROLE someone; ALTER FUNCTION plain_batch OWNER TO someone"),
@@ -92,6 +94,29 @@ def test_a_prepared_plan_follows_its_twins_new_body(connect: Callable[..., Sessi
     session.must(*["EXECUTE q"] * 7)
     other.must(twin().replace("CREATE", "CREATE OR REPLACE").replace("''p''", "''new ''"))
     assert session.must("EXECUTE q").rows[0] == (1, "new path/1")
+
+
+OF_SETTING = "coalesce(current_setting('own.{}', true), '')"
+
+
+def test_a_twin_is_called_under_the_settings_that_its_function_was_given(own: Session) -> None:
+    both = " || ".join(OF_SETTING.format(name) for name in ("one", "two"))
+    body = f"'BEGIN RETURN {both.replace(chr(39), 2 * chr(39))}; END'"
+    own.must(
+        f"CREATE FUNCTION plain(text) RETURNS text STABLE LANGUAGE plpgsql AS {body}",
+        twin().replace("''p'' || x", both.replace("'", "''")),
+        "ALTER FUNCTION plain SET own.one = 'f'",
+        "ALTER FUNCTION plain SET own.two = 'f'",
+        "ALTER FUNCTION plain_batch SET own.two = 'twin'",
+    )
+    assert own.must(QUERY).rows[0] == (1, "ftwin")
+    assert own.must(f"SELECT {both}").rows == [("",)]
+    own.must(f"PREPARE q AS {QUERY}", "EXECUTE q", "ALTER FUNCTION plain RESET own.one")
+    assert own.must("EXECUTE q").rows[0] == (1, "twin")
+    failing = "CREATE OR REPLACE FUNCTION plain_batch(text[]) RETURNS text[] STABLE LANGUAGE plpgsql AS"
+    own.must(failing + " 'BEGIN RAISE ''no''; END'", "ALTER FUNCTION plain SET own.one = 'f'", "BEGIN")
+    assert own.run("SAVEPOINT s", QUERY).error == ("P0001", "no")
+    assert own.must("ROLLBACK TO s", f"SELECT {both}", "ROLLBACK").rows == [("",)]
 
 
 def test_turning_batching_off_reaches_prepared_plans(own: Session) -> None:

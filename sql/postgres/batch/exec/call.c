@@ -52,6 +52,7 @@ batch_call_begin(BatchState *state, CallState *call)
 	if (OidIsValid(call->twinid))
 	{
 		call->answers_later = state->overlaps && batch_answers_later(call->twinid);
+		call->settings = batch_own_settings(call->funcid, call->twinid);
 		twin_result = get_func_signature(call->twinid, &twin_args, &twin_nargs);
 		if (twin_nargs != call->nargs)
 			elog(ERROR, "ml_udf: twin %u has %d arguments instead of %d",
@@ -95,6 +96,7 @@ batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 	FunctionCallInfo fcinfo = palloc0(SizeForFunctionCallInfo(call->nargs));
 	PgStat_FunctionCallUsage usage;
 	Datum		result;
+	int			nestlevel;
 
 	InitFunctionCallInfoData(*fcinfo, &call->flinfo, call->nargs,
 							 call->collation, NULL, NULL);
@@ -104,6 +106,7 @@ batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 		fcinfo->args[j].isnull = false;
 	}
 	pgstat_init_function_usage(fcinfo, &usage);
+	nestlevel = batch_apply_settings(call->settings);
 	/* a twin that was never begun with must not find what another was asked */
 	PG_TRY();
 	{
@@ -116,6 +119,7 @@ batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 		ml_udf_batch_asked = BATCH_ASK_NOW;
 	}
 	PG_END_TRY();
+	batch_restore_settings(nestlevel);
 	pgstat_end_function_usage(&usage, true);
 	batch_count_cached(state, call);
 

@@ -8,6 +8,7 @@
  *	  gather.c	reads the child, when no row is left to return
  *	  inputs.c	lists the distinct inputs of the rows
  *	  call.c	answers inputs, a slice at a time, through the twin
+ *	  settings.c	what the function was given by SET, for its twin
  *	  overlap.c	the next batch, gathered and begun while this one is returned
  *	  arrays.c	makes arrays of them, and takes results out of arrays
  *	  errors.c	holds errors until their row is asked for
@@ -123,6 +124,7 @@ typedef struct CallState
 	Oid			collation;
 	bool		strict;			/* the function's strictness */
 	bool		answers_later;	/* its twin can: see overlap.c */
+	List	   *settings;		/* under which its twin is called: see settings.c */
 	int			nargs;
 	BatchType  *argtypes;
 	BatchType	result;
@@ -203,8 +205,13 @@ extern bool batch_call_twin(BatchState *state, CallState *call, int first,
 							int n, int asked);
 extern bool batch_answer(BatchState *state, CallState *call, int input);
 
-/* overlap.c */
+/* settings.c */
 extern bool batch_answers_later(Oid twinid);
+extern List *batch_own_settings(Oid funcid, Oid twinid);
+extern int	batch_apply_settings(List *settings);
+extern void batch_restore_settings(int nestlevel);
+
+/* overlap.c */
 extern void batch_begin_next(BatchState *state);
 extern void batch_take_next(BatchState *state);
 extern void batch_drop_next(BatchState *state);

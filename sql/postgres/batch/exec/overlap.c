@@ -29,14 +29,7 @@
  */
 #include "exec.h"
 
-#include "catalog/pg_proc.h"
-#include "catalog/pg_type.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
-
-#define LATER_SETTING "ml_udf.answers_later="
 
 /*
  * What the twin that is being called is asked to do.  A twin that can answer
@@ -44,37 +37,6 @@
  * it calls in turn is not meant.
  */
 int			ml_udf_batch_asked = BATCH_ASK_NOW;
-
-/* Is the twin declared to be able to answer later? */
-bool
-batch_answers_later(Oid twinid)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(twinid));
-	Datum		config;
-	bool		isnull = true;
-	bool		later = false;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	config = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig, &isnull);
-	if (!isnull)
-	{
-		Datum	   *settings;
-		int			n;
-
-		deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false,
-						  TYPALIGN_INT, &settings, NULL, &n);
-		for (int i = 0; i < n; i++)
-		{
-			char	   *setting = TextDatumGetCString(settings[i]);
-
-			if (strncmp(setting, LATER_SETTING, strlen(LATER_SETTING)) == 0)
-				(void) parse_bool(setting + strlen(LATER_SETTING), &later);
-		}
-	}
-	ReleaseSysCache(tuple);
-	return later;
-}
 
 /* Ask a twin to begin with all inputs of the batch; a BatchBlock */
 static void

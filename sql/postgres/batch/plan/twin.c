@@ -4,7 +4,8 @@
  *	  Which calls can be batched: a function and its declared twin.
  *
  * f(A, ...) -> R is batchable when its schema holds f_batch(A[], ...) -> R[]
- * of the same owner and parallel label, both of them plain and not volatile.
+ * of the same owner, parallel label and security, both of them plain and not
+ * volatile.
  * The owner matters: nobody else can slip a twin under somebody's function.
  *
  * An array type has no array type.  Where A or R is an array (a vector of
@@ -137,6 +138,7 @@ is_twin(Form_pg_proc proc, Form_pg_proc candidate)
 	if (candidate->pronamespace != proc->pronamespace ||
 		candidate->proowner != proc->proowner ||
 		candidate->proparallel != proc->proparallel ||
+		candidate->prosecdef != proc->prosecdef ||
 		candidate->pronargs != proc->pronargs ||
 		OidIsValid(candidate->provariadic) ||
 		!is_plain(candidate))
