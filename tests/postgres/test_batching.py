@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from ml_udf.cli.pg_sandbox import Sandbox
@@ -42,6 +43,23 @@ def test_plain_sql_is_batched(batching: Engine, fake_server: OipServer, call: st
     assert sum(answers.values()) == 2000
     assert sorted(fake_server.rows) == sorted(f"/{n}" for n in range(700))
     assert len(fake_server.requests) <= 4
+
+
+@pytest.mark.parametrize("base", ["text", "varchar", "dish"])
+def test_answers_of_a_domain_are_batched_and_checked(batching: Engine, base: str) -> None:
+    batching.query("CREATE TYPE dish AS ENUM ('c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6')")
+    batching.query(f"CREATE DOMAIN served AS {base} NOT NULL CHECK (VALUE <> 'c1')")
+    batching.query("SELECT ml_udf.create_function('serve', 'food', returns => 'served')")
+    known = [(f"/{n}", label_of(f"/{n}")) for n in range(50)]
+    sql = f"SELECT path, serve(path) FROM (VALUES {', '.join(f'({path!r})' for path, _ in known)}) AS v(path)"
+    assert "MlUdfBatch" in plan(batching, sql)
+    served = ", ".join(f"{path!r}" for path, label in known if label != "c1")
+    assert batching.query(f"{sql} WHERE path IN ({served})") == [each for each in known if each[1] != "c1"]
+    assert batching.query("SELECT serve(p) FROM (VALUES (NULL), ('/0')) AS v(p)") == [(None,), (known[0][1],)]
+    with pytest.raises(psycopg.errors.DatatypeMismatch, match=r"'c1' is no value of type public\.served"):
+        batching.query(sql)
+    batching.query("SELECT ml_udf.drop_function('serve')")
+    batching.query("DROP DOMAIN served; DROP TYPE dish")
 
 
 def test_the_settings_of_a_function_hold_for_its_batches(batching: Engine, fake_server: OipServer) -> None:

@@ -217,7 +217,9 @@ batch_take_results(BatchState *state, CallState *call, Datum result, int first, 
 	bool	   *nulls;
 	int			nelements;
 
-	if (ARR_ELEMTYPE(array) != call->result.elemtype)
+	/* the arrays of domains that PL/Python makes say that they hold the base type */
+	if (ARR_ELEMTYPE(array) != call->result.elemtype &&
+		ARR_ELEMTYPE(array) != getBaseType(call->result.elemtype))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_SRF_PROTOCOL_VIOLATED),
 				 errmsg("function %s returned an array of type %s instead of %s",
