@@ -89,17 +89,20 @@ class Statement:
         values: Sequence[Value],
         on_wait: Callable[[], None] | None = None,
         fit: Callable[[int, Any], Any] | None = None,
+        fits: Callable[[Sequence[Any]], bool] = lambda column: False,
     ) -> list[Any]:
         """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`).
 
-        fit  (row, its answer) → the answer as the engine wants it; what it raises of `MlUdfError` is a fault
-        of
-             the row
+        fit   (row, its answer) → the answer as the engine wants it; what it raises of `MlUdfError` is a fault
+              of the row
+        fits  whether a column of answers is as the engine wants it
         """
         raises = self.options.on_error == "error"
         answers = self.answers(values, on_wait, raise_faults=raises)
-        if fit is None and not any(answer.error for answer in answers):
-            return [answer.value for answer in answers]
+        if not any(answer.error for answer in answers):
+            column = [answer.value for answer in answers]
+            if fit is None or fits(column):
+                return column
         found: list[Any] = []
         for row, (value, answer) in enumerate(zip(values, answers, strict=True)):
             fitted, fault = answer.value, answer.error

@@ -71,12 +71,12 @@ def _network_words(vectors: Iterable[array[float]]) -> array[int]:
     return words
 
 
-def _binary_texts(texts: Sequence[str]) -> bytes:
+def _binary_texts(texts: Sequence[object]) -> bytes:
     if not texts:
         return struct.pack(">iiI", 0, 0, _TEXT_OID)
     parts = [struct.pack(">iiIii", 1, 0, _TEXT_OID, len(texts), 1)]
     for text in texts:
-        encoded = text.encode()
+        encoded = str(text).encode()  # of a vector, a number
         parts += [struct.pack(">i", len(encoded)), encoded]
     return b"".join(parts)
 

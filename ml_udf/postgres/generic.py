@@ -19,7 +19,7 @@ from ml_udf.client.scores import Scores, asking_scores, check_k, read_scores, sc
 from ml_udf.client.statement import Binding, Outcome, Statement
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.statements import Statements, Target
-from ml_udf.postgres.values import composite, detailed, fitted
+from ml_udf.postgres.values import are_plain_texts, composite, detailed, fitted_text
 
 __all__ = ["Asking", "GenericCalls", "generic", "pairs_of"]
 
@@ -127,7 +127,9 @@ class GenericCalls:
                 return [reading.of_answer(answer, statement.version) for answer in answers]
             of_scores = reading.of_scores
             if of_scores is None:
-                return fitted(statement.values(values, check), "text")
+                return statement.values(
+                    values, check, lambda _, value: fitted_text(value), fits=are_plain_texts
+                )
             return read_scores(
                 statement, values, lambda scores, row: of_scores(scores, arguments[row]), check
             )

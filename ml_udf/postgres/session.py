@@ -25,7 +25,7 @@ from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.training import TrainingVerbs
-from ml_udf.postgres.values import Composite, fitted, unwrapped, wrapped
+from ml_udf.postgres.values import Composite, are_plain_texts, fitted_text, unwrapped, wrapped
 from ml_udf.postgres.views import Views
 from ml_udf.sharing import share
 
@@ -314,7 +314,11 @@ class Session:
     ) -> list[Any]:
         """Answers as values of type `returns`, or in its binary format."""
         write = self._fitting.binary if is_binary else self._fitting.value
-        fit = None if returns == "text" else lambda _, value: write(value, returns)
+        is_text = returns == "text"
         with self._asking.of(target, values) as statement:
-            found = statement.values(values, self._statements.check_interrupts, fit)
-            return fitted(found, returns) if fit is None else found
+            return statement.values(
+                values,
+                self._statements.check_interrupts,
+                (lambda _, value: fitted_text(value)) if is_text else lambda _, value: write(value, returns),
+                fits=are_plain_texts if is_text else lambda column: False,
+            )

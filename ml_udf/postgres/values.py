@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,18 @@ from typing import Any
 from ml_udf.client.contents import labels_of
 from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
-from ml_udf.errors import BadOption
+from ml_udf.errors import BadOption, MlUdfError, WrongType
 
-__all__ = ["Composite", "composite", "detailed", "fitted", "unwrapped", "wrapped"]
+__all__ = [
+    "Composite",
+    "are_plain_texts",
+    "composite",
+    "detailed",
+    "fitted",
+    "fitted_text",
+    "unwrapped",
+    "wrapped",
+]
 
 Composite = dict[str, Any]
 
@@ -25,21 +35,32 @@ _TEXTS = {"text[]", "character varying[]"}
 _WHOLE = {"smallint", "integer", "bigint"}
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
+_OF_TEXTS = {str, type(None)}
+_ESCAPED_ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def fitted(values: Sequence[Any], sql_type: str) -> list[Any]:
-    """`values` for a result of `sql_type`, named as PostgreSQL prints it. Raises `BadOption`."""
-    if sql_type == "text" and all(value is None or type(value) is str for value in values):
-        return list(values)
+    """`values` for a result of `sql_type`, named as PostgreSQL prints it. Raises `BadOption`, `WrongType`."""
     return [None if value is None else _fit(value, sql_type) for value in values]
+
+
+def are_plain_texts(values: Sequence[Any]) -> bool:
+    """Whether these are texts, and NULLs, that a `text` holds as they are."""
+    return set(map(type, values)) <= _OF_TEXTS and "\0" not in "".join(filter(None, values))
+
+
+def fitted_text(value: Any) -> Any:  # noqa: ANN401  # of the wire's types
+    """An answer for a result of type `text`. Raises `BadOption`, `WrongType`."""
+    return _fit(value, "text")
 
 
 def composite(answer: Outcome, version: str | None) -> Composite | None:
     """An answer as `ml_udf.prediction`; None for a NULL row."""
     if answer.error is None and answer.value is None:
         return None
+    answer = _as_text(answer)
     return {
-        "value": None if answer.value is None else fitted([answer.value], "text")[0],
+        "value": answer.value,
         "confidence": answer.confidence,
         "model_version": version or None,
         "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
@@ -48,6 +69,7 @@ def composite(answer: Outcome, version: str | None) -> Composite | None:
 
 def detailed(answer: Outcome, version: str | None) -> Composite | None:
     """An answer as `ml_udf.detailed_prediction`; None for a NULL row."""
+    answer = _as_text(answer)
     tried, told = composite(answer, version), answer.detail
     if tried is None:
         return None
@@ -71,6 +93,25 @@ def wrapped(values: Sequence[Any]) -> list[Any]:
     return [None if value is None else {"vector": value} for value in values]
 
 
+def _as_text(answer: Outcome) -> Outcome:
+    """With its value as text; what no text holds is a fault of its row."""
+    if answer.value is None:
+        return answer
+    try:
+        if answer.detail is not None and _ESCAPED_ZERO.search(answer.detail.columns or ""):
+            raise _holds_zero(answer.detail.columns)
+        return answer._replace(value=fitted_text(answer.value))
+    except MlUdfError as misfit:
+        return Outcome(error=misfit.with_traceback(None))
+
+
+def _holds_zero(value: object) -> WrongType:
+    return WrongType(
+        f"the answer {value!r:.80} holds a zero character, which no text of PostgreSQL can",
+        hint="the model behind the function has to leave it out",
+    )
+
+
 def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's types, to the SQL type's
     if sql_type == "bytea":
         return value.encode() if isinstance(value, str) else bytes(value)
@@ -78,6 +119,8 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
         raise BadOption(
             "the function answered bytes that are not text", hint="create it with returns => 'bytea'"
         )
+    if isinstance(value, str) and ("\0" in value or (_ESCAPED_ZERO.search(value) and sql_type in _TEXTS)):
+        raise _holds_zero(value)  # PL/Python would end the text there
     if sql_type in _TEXTS and isinstance(value, str):
         return labels_of(value)
     if sql_type in ("json", "jsonb"):

@@ -80,6 +80,29 @@ def test_an_answer_that_is_no_value_of_the_type_is_a_fault_of_its_row(engine: En
     )
 
 
+@pytest.mark.parametrize(
+    ("row", "state", "said"),
+    [("zero", "42804", "holds a zero character"), ("bytes", "22023", "are not text")],
+)
+def test_an_answer_that_no_text_holds_is_a_fault_of_its_row(
+    engine: Engine, row: str, state: str, said: str
+) -> None:
+    calls = ["udf_food_name(x)", "ml_udf.predict('food', x)", "(ml_udf.predict_many('food', ARRAY[x]))[1]"]
+    rows = f"FROM (VALUES ('/a'), ('{row}')) AS v(x)"
+    for call in calls:
+        with pytest.raises(psycopg.Error, match=said) as caught:
+            engine.query(f"SELECT {call} {rows}")
+        assert caught.value.sqlstate == state
+    tried = engine.query(f"SELECT (ml_udf.try_predict('food', x)).* {rows}")
+    assert tried[0] == (label_of("/a"), 0.5, "1", None)
+    assert tried[1][:2] == (None, None)
+    assert said in tried[1][3]
+    engine.query("SET ml_udf.on_error = 'null'")
+    for call in calls:
+        assert engine.query(f"SELECT {call} {rows}") == [(label_of("/a"),), (None,)]
+    assert [said in warning.message for warning in engine.warnings] == [True] * len(calls)
+
+
 def test_an_array_of_two_dimensions_is_refused_by_name(engine: Engine) -> None:
     with pytest.raises(psycopg.errors.ArraySubscriptError, match="an array of one dimension"):
         engine.query("SELECT ml_udf.predict_many('food', ARRAY[['/a'], ['/b']])")

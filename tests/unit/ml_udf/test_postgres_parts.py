@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml_udf.client.exchange import AnswerDetail
 from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary as binary_form
@@ -23,7 +24,7 @@ from ml_udf.postgres.binary import binary_reals, flat_reals, reals_of
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.latency_histogram import LatencyHistogram
-from ml_udf.postgres.values import composite, fitted
+from ml_udf.postgres.values import composite, detailed, fitted
 from ml_udf.postgres.wrapper import Wrapper
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
@@ -131,6 +132,10 @@ def test_texts_in_binary_are_a_header_and_each_text_with_its_size(texts: list[st
     assert found == texts
 
 
+def test_the_numbers_of_a_vector_may_be_texts_in_binary() -> None:
+    assert binary_form(array("f", [1.0, 0.5]), "text[]") == binary_form(["1.0", "0.5"], "text[]")
+
+
 def test_a_vector_of_pgvector_in_binary_is_its_dimensions_and_numbers() -> None:
     assert binary_form([1.0, 0.5], "public.vector") == struct.pack(">hhff", 2, 0, 1.0, 0.5)
     for numbers in ([], [0.0] * 16_001):
@@ -170,6 +175,29 @@ def test_answers_that_do_not_fit_are_refused_with_the_way_out(value: object, sql
     with pytest.raises(BadOption) as caught:
         fitted([value], sql_type)
     assert "returns =>" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "sql_type"),
+    [("a\0b", "text"), ("a\0b", "character varying"), ("a\0", "shop.dish"), (r'["a\u0000"]', "text[]")],
+)
+def test_a_zero_character_fits_no_text(value: str, sql_type: str) -> None:
+    with pytest.raises(WrongType, match="holds a zero character"):
+        fitted([value], sql_type)
+    assert fitted([value.encode()], "bytea") == [value.encode()]
+
+
+@pytest.mark.parametrize(
+    ("label", "columns"), [("a\0b", r'{"label": "a\u0000b"}'), ("a", r'{"label": "a", "other": "\\\u0000"}')]
+)
+def test_a_row_with_a_zero_character_in_any_column_is_a_fault(label: str, columns: str) -> None:
+    found = detailed(Outcome(label, 0.5, None, AnswerDetail((), None, None, None, columns)), "3")
+    assert found is not None
+    assert found["error"].startswith("wrong_type: the answer ")
+    assert (found["value"], found["columns"], found["model_version"]) == (None, None, "3")
+    kept = detailed(Outcome("a", 0.5, None, AnswerDetail((), None, None, None, r'{"a": "\\u0000"}')), "3")
+    assert kept is not None
+    assert kept["columns"] == r'{"a": "\\u0000"}'  # a backslash and five letters
 
 
 def test_a_prediction_has_a_value_or_an_error_and_null_is_null() -> None:
