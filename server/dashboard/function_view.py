@@ -210,7 +210,7 @@ def _cascade_told(told: Mapping[str, Any]) -> str:
     if not told["is_used"]:
         return f"Every row is asked of the full function. No proxy is used: {told['reason']}."
     if told.get("kept_off"):
-        why = f"Its proxy is kept off while it saves nothing: {told['kept_off']}."
+        why = f"Its proxy is kept off: {told['kept_off']}."
         return f"Every row is asked of the full function. {why}"
     answered = told.get("answered_share")
     so_far = "" if answered is None else f", {answered:.1%} of the rows since the server started"

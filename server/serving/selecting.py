@@ -71,8 +71,11 @@ class Selecting:
     def answer_as(self, before: Function, function: Function) -> None:
         """What the function has learned from labels is what it goes on from."""
         self._teach(function)
-        if function.follows_plans and before.evidence is not function.evidence:
-            self.plans.forget(function)  # they rest on it
+        if not function.follows_plans:
+            return
+        # Of a proxy's plans the evidence stays, whoever is found to be broken.
+        if before.evidence is not function.evidence or before.left_out != function.left_out:
+            self.plans.forget(function)  # they rest on both
             self.look(time.monotonic(), function, function.form)
 
     def forget(self, function: Function) -> None:

@@ -321,7 +321,7 @@ def test_the_page_says_who_answers_first(house: InferenceServer) -> None:
     with house.client() as client:
         TrainingCalls(client).deploy(JOB, "on_page", cascade=0.9, proxy="mood_small")
     page = urlopen(f"{house.url}/functions/on_page", timeout=30).read().decode()
-    assert f"mood_small_{LEARNER}/1 is asked first" in page or "kept off while it saves nothing" in page
+    assert f"mood_small_{LEARNER}/1 is asked first" in page or "Its proxy is kept off: " in page
     assert "at the least" in page or "ms of a row" in page
 
 

@@ -87,7 +87,7 @@ PROXY = {
             "is asked first, and answers where it is sure, 50.0% of the rows since the server started;",
         ),
         ({}, "99.0% of 600 held-out rows were, 98.1% at the least. It saves 40% of the device's time."),
-        ({"kept_off": "it takes 9 ms"}, "Its proxy is kept off while it saves nothing: it takes 9 ms."),
+        ({"kept_off": "it takes 9 ms"}, "Its proxy is kept off: it takes 9 ms."),
         ({"is_used": False, "reason": "too few rows"}, "No proxy is used: too few rows."),
     ],
 )

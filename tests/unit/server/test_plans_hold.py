@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from gpu_worker.wire.protocol import Answer
-from server.catalog.functions import Form
+from server.catalog.functions import Form, Proxy
 from server.catalog.selections import Selections
+from server.ensemble.agreement import Fall
+from server.ensemble.feedback import begun
+from server.ensemble.guard import guarded
+from server.ensemble.proxy import ProxyFit, ProxyLevel
 from server.ensemble.refit import refitted
 from server.ensemble.selection import Ensemble
 from server.errors import WorkerLost
@@ -249,6 +253,45 @@ async def test_plans_follow_what_a_refit_counted_and_say_what_is_expected_by_it(
     assert expected is not None
     assert expected < promised - 0.05
     assert expected <= max(refit.evidence.accuracy(subset) for subset in refit.evidence.subsets)
+
+
+@runs
+async def test_a_proxy_that_is_found_broken_answers_no_more_and_answers_again_once_it_is_not():
+    found = ProxyFit("a", ("a", "b", "c"), 0.9, 1.0, (ProxyLevel(0.9, 0.5, 0.75, 0.95, 0.92),), 0.8, 400, 600)
+    cascade = {"is_used": True, "agreement": 0.9}
+    house = Following(proxy=Proxy.of(MEMBERS[0], MEMBERS, found), cascade=cascade)
+    selections = Selections(house.dispatcher, lambda model, form: house.latencies[model.key])
+    house.place(w0="a b c")
+    before = await house.follows()
+
+    def kept_off() -> Any:
+        told = selections.of(house.function).cascade
+        assert told is not None
+        return told["kept_off"]
+
+    async def asked() -> set[str]:
+        call = house.ask("x")
+        await settle()
+        batches = [batch for worker in house.workers.values() for batch, _ in worker.batches]
+        await house.answered(call)
+        house.dispatcher.end(call)
+        return {model for batch in batches for model in batch.models}
+
+    assert (await asked(), kept_off()) == ({"a/1"}, None)
+    as_deployed, known = house.function, begun(["a", "b", "c"], FIT)
+    note, without = guarded(known, FIT, Fall((FIT.members.index("a"),), 50, 0.1, 0.8), "now")
+    house.function = replace(as_deployed, feedback=replace(known, refit=note), refit=without)
+    house.dispatcher.answer_as(house.function)
+    await until(lambda: house.told["text"] is not before)
+    await settle()
+    assert await asked() == {"b/1", "c/1"}
+    assert kept_off() == "a was found broken, and is asked for labels alone"
+    broken = house.told["text"]
+    house.function = as_deployed
+    house.dispatcher.answer_as(house.function)
+    await until(lambda: house.told["text"] is not broken)
+    await settle()
+    assert (await asked(), kept_off()) == ({"a/1"}, None)
 
 
 @runs
