@@ -531,7 +531,8 @@ class Publisher:
     async def _renewed(self, name: str) -> bool:
         """Deploy a function by wish anew if other models than before could answer it.
 
-        False where that may be done a little later: no worker has room, the registry is locked, a disk full.
+        False where that may be done a little later: no worker has room, the registry is locked, a disk full,
+        or another server has deployed or deleted it, which is not known here yet.
         """
         async with self._one_at_a_time:
             if not self._catalog.is_function(name):
@@ -543,12 +544,14 @@ class Publisher:
                 found = await self._candidates(name, function.wants, self._view_of_owner("function", name))
                 if {model.key for model in found} == set(function.named):
                     return True
-                spec = (await asyncio.to_thread(self._repository.deployments, name, 1))[0].spec
-                spec = {**spec, "candidates": [model.key for model in found]}
+                newest = (await asyncio.to_thread(self._repository.deployments, name, 1))[0]
+                if newest.version != function.version:
+                    return False
+                spec = {**newest.spec, "candidates": [model.key for model in found]}
                 draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
                 spec = await self._with_first(draft, spec)
                 if set(spec["candidates"]) != set(function.named):  # a newcomer may not be loadable
-                    await self._deploy(name, spec, None, None)
+                    await self._deploy(name, spec, None, None, instead_of=function.version)
             except (ServiceError, SQLAlchemyError, OSError) as error:
                 log.warning("wish not renewed function=%s reason=%r", name, str(error))
                 return not isinstance(error, Overloaded | NoSpace | SQLAlchemyError | OSError)

@@ -44,17 +44,24 @@ def test_a_deployment_that_cannot_be_read_is_refused_by_name_and_nothing_else_is
         asyncio.run(publisher(allow_import=False)._restored(stored))
 
 
-class Wished:
-    """All that is asked where a wish is renewed; what the registry and the workers do is said one by one."""
+WISH = {"wants": {"task": "text-classification"}, "candidates": ["right/1"]}
 
-    def __init__(self, registry: list[Exception], loads: list[Exception]) -> None:
-        self.registry, self.loads = registry, loads
+
+class Wished:
+    """All that is asked where a wish is renewed; what the registry and the workers do is said one by one.
+
+    newest: the function's version in the registry.
+    """
+
+    def __init__(self, registry: list[Exception], loads: list[Exception], newest: int = 1) -> None:
+        self.registry, self.loads, self.newest = registry, loads, newest
         self.deployed = asyncio.Event()
+        self.instead_of: list[int | None] = []
 
     def deployments(self, name: str, limit: int) -> list[Any]:
         if self.registry:
             raise self.registry.pop(0)
-        return [SimpleNamespace(spec={"wants": {"task": "text-classification"}, "candidates": ["right/1"]})]
+        return [SimpleNamespace(spec=WISH, version=self.newest)]
 
     async def look_for_files(self, models: object) -> None: ...
 
@@ -71,9 +78,14 @@ class Wished:
     def at_rest(self, draft: Function) -> Any:
         return SimpleNamespace(chosen=draft.members[0].key)
 
-    def check(self, function: Function) -> None:
-        self.deployed.set()
+    def check(self, function: Function) -> None: ...
+
+    def deploy(self, name: str, spec: object, prepare: object, fit: object, instead_of: int | None) -> None:
+        self.instead_of.append(instead_of)
         raise BadOption("that is enough")
+
+    def unstage_function(self, name: str) -> None:
+        self.deployed.set()
 
 
 @pytest.mark.parametrize(
@@ -89,23 +101,49 @@ def test_a_model_becomes_a_candidate_though_nothing_could_be_deployed_when_it_ca
     monkeypatch.setattr("server.publisher._RENEW_AGAIN_S", 0.01)
 
     async def scene() -> None:
-        catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
-        models = text_model("right"), text_model("newcomer")
-        for model in models:
-            catalog.add_model(model)
-        spec = {"wants": {"task": "text-classification"}, "candidates": ["right/1"]}
-        catalog.add_function(function_of("f", 1, spec, catalog, DEFAULTS), 2)
-        told: Any = Wished(registry, loads)
-        tasks = Tasks()
-        publisher = Publisher(told, told, catalog, told, told, DEFAULTS, 1.0, tasks=tasks, wishes=told)
-        publisher.follow_wishes()
-        try:
-            async with asyncio.timeout(5.0):
-                await told.deployed.wait()
-        finally:
-            await tasks.close()
+        told = Wished(registry, loads)
+        await renewing(told, wished(), told.deployed)
+        assert told.instead_of == [1]
 
     asyncio.run(scene())
+
+
+def test_a_wish_that_another_server_has_deployed_anew_is_renewed_as_that_one_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.publisher._RENEW_AGAIN_S", 0.01)
+
+    async def scene() -> None:
+        told, catalog = Wished([], [], newest=2), wished()
+        following = asyncio.create_task(renewing(told, catalog, told.deployed))
+        await asyncio.sleep(0.1)
+        assert not told.instead_of
+        catalog.add_function(function_of("f", 2, WISH, catalog, DEFAULTS), 2)  # it is followed by now
+        await following
+        assert told.instead_of == [2]
+
+    asyncio.run(scene())
+
+
+def wished() -> Catalog:
+    """With a function by wish, and a model that came after it."""
+    catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
+    for model in (text_model("right"), text_model("newcomer")):
+        catalog.add_model(model)
+    catalog.add_function(function_of("f", 1, WISH, catalog, DEFAULTS), 2)
+    return catalog
+
+
+async def renewing(told: Any, catalog: Catalog, until: asyncio.Event) -> None:
+    """Follow wishes until something has happened."""
+    tasks = Tasks()
+    publisher = Publisher(told, told, catalog, told, told, DEFAULTS, 1.0, tasks=tasks, wishes=told)
+    publisher.follow_wishes()
+    try:
+        async with asyncio.timeout(5.0):
+            await until.wait()
+    finally:
+        await tasks.close()
 
 
 def publisher(*, allow_import: bool) -> Publisher:
