@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
@@ -82,7 +82,8 @@ class Artifacts:
     ) -> tuple[dict[str, Any], Path]:
         """Store a version; its manifest, with its files' checksums, and its directory.
 
-        others: the files that it lists beside its weights, by name. Raises `BadOption` if manifest and files
+        Of one that is there files that are gone are put back. others: the files that it lists beside its
+        weights, by name. Raises `BadOption` if manifest and files
         do not fit, or if the version is there with others; `BodyTooLarge` for files over the limit in all.
         """
         target = self.model_directory(str(manifest.get("name")), _version(manifest))
@@ -97,6 +98,7 @@ class Artifacts:
                     raise BadOption(
                         f"{target} holds other weights; versions never change: use another version"
                     )
+                _put_back(target, _files(there), staging, _files(complete))
                 return there, target
             self._readers.admit_to_folder(staging)
             os.rename(staging, target)
@@ -246,6 +248,14 @@ class Artifacts:
         if not target.exists():
             raise FileNotFoundError(target)
         return self.read_manifest(target)
+
+
+def _put_back(target: Path, files: Sequence[ModelFile], source: Path, same: Sequence[ModelFile]) -> None:
+    """Those of the files that are gone, from where the `same` ones lie."""
+    for file, found in zip(files, same, strict=True):
+        if not (target / file.name).is_file():
+            os.replace(source / found.name, target / file.name)
+            flush(target)
 
 
 def _is_of(deployed: Path, version: int) -> bool:

@@ -180,3 +180,7 @@ def test_a_model_whose_file_is_gone_answers_no_wish_until_it_is_back(
         assert [bool(each["lacks"]) for each in decided["candidates"]] == [True, False]
         torn.with_suffix(".away").rename(torn)
         wait_until(lambda: who()[0] == "wish_torn")
+        torn.unlink()
+        wait_until(lambda: who()[0] == "wish_whole")
+        server.deploy(folder)  # registered anew
+        wait_until(lambda: who()[0] == "wish_torn")

@@ -225,6 +225,24 @@ def test_a_version_with_another_tokenizer_is_another_version(artifacts: Artifact
         artifacts.install(manifest(files=LISTED), io.BytesIO(WEIGHTS), {"tokenizer.json": io.BytesIO(b"[]")})
 
 
+@pytest.mark.parametrize("gone", ["model.safetensors", "tokenizer.json"])
+def test_installing_the_same_again_puts_back_a_file_that_is_gone_and_changes_no_other(
+    gone: str, artifacts: Artifacts, home: Path
+) -> None:
+    def install() -> Path:
+        others = {"tokenizer.json": io.BytesIO(b"{}")}
+        return artifacts.install(manifest(files=LISTED), io.BytesIO(WEIGHTS), others)[1]
+
+    place = install()
+    others = {path: path.stat().st_ino for path in place.iterdir() if path.name != gone}
+    (place / gone).unlink()
+    assert install() == place
+    assert (place / gone).read_bytes() in (WEIGHTS, b"{}")
+    assert {path: path.stat().st_ino for path in others} == others
+    assert artifacts.adopt(place)[1] == place
+    assert leftovers(home) == []
+
+
 def test_files_that_are_missing_or_not_listed_are_named(artifacts: Artifacts, home: Path) -> None:
     with pytest.raises(BadOption, match=r"lists the file 'tokenizer\.json' and none came"):
         artifacts.install(manifest(files=LISTED), io.BytesIO(WEIGHTS))
