@@ -133,8 +133,8 @@ class FeedbackRepository:
 
         context: the digest of the one in which all were given; "" for none. What became of each, and what
         the deployment, and the context, have learned. An input counts once, by its last label: one
-        with the label that it has teaches nothing. Raises `VersionGone` where the deployment is no longer
-        served.
+        with the label that it has teaches nothing. What has taught a newer deployment stays, whatever comes
+        for an older one that is served yet. Raises `VersionGone` where the deployment is no longer served.
         """
         with Session(self._engine) as session:
             deployment = _locked(session, function, version)
@@ -152,7 +152,9 @@ class FeedbackRepository:
             learned = Learned(deployment.feedback, None if own is None else own.state)
             if teaching:
                 newest = _numbered(session, function, len(teaching))
-                self._write(session, function, version, [rows[place] for place in teaching], known, newest)
+                told = [rows[place] for place in teaching]
+                told = [row for row in told if row.digest not in known or known[row.digest][0] <= version]
+                self._write(session, function, version, told, known, newest)
                 learned = learn(learned, teaching, outcomes.count("counted"))
                 deployment.feedback = learned.deployment
                 if context and learned.context is not None:

@@ -82,6 +82,19 @@ def test_a_deployment_that_has_learned_nothing_of_an_input_counts_it(
             assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() == 0
 
 
+def test_a_label_for_the_deployment_before_takes_none_from_the_newer_one(
+    repository: FeedbackRepository, database: Engine
+) -> None:
+    Repository(database, Path("/home")).deploy("f", {})
+    repository.keep("f", 2, [row("a", "x"), row("b", "x")], count)
+    late = [row("a", "y"), row("b", "x"), row("c", "x")]  # of a server that serves version 1 alone yet
+    assert repository.keep("f", 1, late, count) == (["counted"] * 3, learned(3, 3))
+    assert repository.labels("f", 2, ["a", "b", "c"]) == {"a": "x", "b": "x"}
+    assert len(repository.newest("f", 2, 10)) == 2
+    again = [row("a", "x"), row("b", "y"), row("c", "x")]
+    assert repository.keep("f", 2, again, count) == (["repeated", "changed", "counted"], learned(4, 3))
+
+
 def test_what_cannot_be_learned_is_not_kept(repository: FeedbackRepository) -> None:
     def fails(*_: object) -> Learned:
         raise ValueError("no")
