@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpu_worker.networks.encoders import Encoder, Known, Scaled, encoder_from
 from gpu_worker.networks.network import Floats
+from gpu_worker.wire.moments import moment_s
 
 __all__ = ["TIMES", "NamedColumn", "RowInvalid", "Table", "TableColumn", "values_of"]
 
@@ -176,11 +175,9 @@ def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, 
                 return number if math.isfinite(number) else None
     elif column.kind in TIMES:
         if isinstance(value, str):
-            if value in _NO_MOMENT or "BC" in value or _IS_LATE.match(value):
-                return None
             try:
-                return _moment_s(value)
-            except (ValueError, OverflowError):
+                return moment_s(value)
+            except ValueError:
                 pass
     elif isinstance(value, str if column.kind == "text" else bool):
         return value
@@ -188,16 +185,7 @@ def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, 
     raise RowInvalid(f"{str(value)[:_SHOWN_CHARS]!r} in column {column.name!r} is not a {wanted}")
 
 
-# PostgreSQL's and DuckDB's, of dates and times; and what stands before the first year has no place there, nor
-# after the last one of four digits.
-_NO_MOMENT = frozenset(("infinity", "-infinity"))
-_IS_LATE = re.compile(r"[0-9]{5,}-[0-9]{2}-[0-9]{2}")
 _EXPECTED = dict.fromkeys(TIMES, " such as 2024-01-31 or 2024-01-31T12:00:00")
-
-
-def _moment_s(text: str) -> float:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _column(form: Mapping[str, Any]) -> TableColumn:

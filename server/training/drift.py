@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from gpu_worker.wire.moments import moment_s
 from server.access.seen_catalog import SeenCatalog
 from server.access.view import View
 from server.catalog.functions import Function
@@ -272,9 +272,8 @@ def _moment_s(value: object) -> float | None:
     place in the calendar.
     """
     try:
-        moment = datetime.fromisoformat(str(value))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
+        return moment_s(str(value))
+    except ValueError:
         return None
 
 

@@ -190,6 +190,37 @@ def test_what_has_no_place_in_our_calendar_is_a_missing_date(text):
     assert values_of(json.dumps([text]), [TableColumn("at", "date")]) == [None]
 
 
+LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+FIRST = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("9999-12-31T23:59:59+00:00", LAST),
+        ("10000-01-01T05:29:59+05:30", LAST),  # PostgreSQL's and DuckDB's, where it is later
+        ("10000-01-01 05:29:59+05:30", LAST),
+        ("9999-12-31T23:59:59-05:00", None),
+        ("10000-01-01T05:30:00+05:30", None),
+        ("0001-01-01T00:00:00+00:00", FIRST),
+        ("0001-12-31T19:03:58-04:56:02 BC", FIRST),
+        ("0001-12-31 (BC) 19:03:58-04:56:02", FIRST),
+        ("0001-01-01T00:00:00+05:30", None),
+        ("0001-12-31T19:03:57-04:56:02 BC", None),
+        ("0001-12-31", datetime(1, 12, 31, tzinfo=UTC)),
+    ],
+)
+def test_at_both_ends_of_the_calendar_a_moment_is_the_same_in_every_time_zone(text, moment):
+    found = values_of(json.dumps([text]), [TableColumn("at", "timestamptz")])
+    assert found == [moment and moment.timestamp()]
+
+
+@pytest.mark.parametrize("text", ["0001-13-31 BC", "10000-01-01 noon", "10000-02-30"])
+def test_beside_the_calendar_rubbish_is_rubbish_too(text):
+    with pytest.raises(RowInvalid, match=r"in column 'at' is not a timestamptz"):
+        values_of(json.dumps([text]), [TableColumn("at", "timestamptz")])
+
+
 @pytest.mark.parametrize("row", ['["soon"]', '["2024-13-01"]', "[20240229]", "[true]", '[""]'])
 def test_a_date_of_rubbish_says_what_a_date_is(row):
     with pytest.raises(RowInvalid, match=r"in column 'at' is not a date such as 2024-01-31"):

@@ -125,6 +125,14 @@ async def test_the_same_moments_in_another_time_zone_have_not_moved_and_later_on
 
 
 @on_a_loop
+async def test_the_calendars_last_moment_has_not_moved_where_it_is_shown_in_the_year_after(tmp_path: Path):
+    house = House(tmp_path, ["9999-12-31T23:59:59+00:00"] * 3_000, "timestamptz")
+    house.ask(["10000-01-01T05:29:59+05:30"] * 500)
+    (steady,) = (each for each in await house.drift.look() if each.what == "input age")
+    assert not steady.is_much
+
+
+@on_a_loop
 async def test_first_answers_are_not_compared_with_themselves(tmp_path: Path):
     house = House(tmp_path, RANDOM.integers(20, 80, 3_000).tolist())
 
