@@ -22,7 +22,7 @@ from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.queries import checked_query
 from ml_udf.duckdb.scalar import parted
 from ml_udf.duckdb.surface import CATALOG, STATEMENT_ARGUMENT
-from ml_udf.duckdb.vectors import TEXT, ArrowVector
+from ml_udf.duckdb.vectors import TEXT, ArrowVector, in_calendar
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.evaluation import COLUMNS, LabelledRow, result_rows
 from ml_udf.quoting import literal, quoted
@@ -97,7 +97,7 @@ class EvaluationFunctions:
                 if path:
                     cursor.execute(f"SET search_path = {literal(path)}")
                 for batch in cursor.sql(query).to_arrow_reader(_PAGE_ROWS):
-                    rows = _with_class_targets(batch, target)
+                    rows = _rows_of(batch, target)
                     yield [{name: _shown(value) for name, value in row.items()} for row in rows]
             except duckdb.Error as error:
                 raise BadOption(
@@ -106,24 +106,25 @@ class EvaluationFunctions:
                 ) from error
 
 
-def _with_class_targets(batch: pa.RecordBatch, target: str | None) -> list[dict[str, Any]]:
-    """The rows, with targets as datasets have them.
+def _rows_of(batch: pa.RecordBatch, target: str | None) -> list[dict[str, Any]]:
+    """The rows, with targets and moments as datasets have them.
 
-    One of type FLOAT is the number of its own text, 0.1 of 0.1; a moment or a time of day is Arrow's text.
+    A target of type FLOAT is the number of its own text, 0.1 of 0.1; a date or a time is Arrow's text.
     """
-    rows: list[dict[str, Any]] = batch.to_pylist()
-    if target is None or target not in batch.schema.names:
-        return rows
-    column = batch.column(target)
-    if pa.types.is_float32(column.type):
-        column = column.cast(pa.string()).cast(pa.float64())
-    elif pa.types.is_timestamp(column.type) or pa.types.is_time(column.type):
-        column = column.cast(pa.string())
-    else:
-        return rows
-    for row, value in zip(rows, column.to_pylist(), strict=True):
-        row[target] = value
-    return rows
+    columns = {
+        name: (_class_target(column) if name == target else in_calendar(column)).to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _class_target(column: ArrowVector) -> ArrowVector:
+    is_ = pa.types
+    if is_.is_float32(column.type):
+        return column.cast(pa.string()).cast(pa.float64())
+    if is_.is_date(column.type) or is_.is_timestamp(column.type) or is_.is_time(column.type):
+        return column.cast(pa.string())
+    return column
 
 
 def _shown(value: object) -> object:

@@ -22,7 +22,15 @@ from ml_udf.client.statement import Binding
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import STATEMENT
-from ml_udf.duckdb.vectors import ArrowVector, column_of, fitting, input_vector, output_vector, type_name
+from ml_udf.duckdb.vectors import (
+    ArrowVector,
+    column_of,
+    fitting,
+    in_calendar,
+    input_vector,
+    output_vector,
+    type_name,
+)
 from ml_udf.errors import InputInvalid, MlUdfError, WrongType
 
 __all__ = ["Scalar", "parted"]
@@ -97,7 +105,7 @@ class Scalar:
         typed: list[list[Any]] = []
         for (name, kind), column in zip(self.info.columns, columns, strict=True):
             try:
-                typed.append(column.cast(_KINDS[kind]).to_pylist())
+                typed.append(in_calendar(column.cast(_KINDS[kind])).to_pylist())
             except (ValueError, OverflowError, pa.ArrowNotImplementedError) as exc:
                 raise InputInvalid(
                     f"{name} is a {kind}, and was given {type_name(column.type)}: {exc}",

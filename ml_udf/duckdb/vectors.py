@@ -11,9 +11,11 @@ import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ml_udf.client.answer_type import AnswerKind, answer_kind
 from ml_udf.client.column import Value
@@ -37,6 +39,7 @@ __all__ = [
     "column_of",
     "detail_array",
     "fitting",
+    "in_calendar",
     "input_vector",
     "output_vector",
     "try_array",
@@ -79,6 +82,11 @@ _SQL_NAMES = {
     "binary": "BLOB",
     "date32[day]": "DATE",
 }
+# The first and the last day, and microsecond, that Python has, from 1970 on.
+_DAYS = tuple((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+_MICROSECONDS = tuple(
+    (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1) for moment in (datetime.min, datetime.max)
+)
 _WHOLE = {"UINT8", "UINT16", "UINT32", "INT8", "INT16", "INT32", "INT64"}
 
 
@@ -200,6 +208,23 @@ def _is_list(arrow: pa.DataType) -> bool:
     is_ = pa.types
     found: bool = is_.is_list(arrow) or is_.is_large_list(arrow) or is_.is_fixed_size_list(arrow)
     return found
+
+
+def in_calendar(vector: ArrowVector) -> ArrowVector:
+    """Dates and moments as Python has them, moments of a time zone in UTC; NULL where it has none: infinity,
+    and what lies before the year 1 or after 9999, as in datasets. Others as they are.
+    """
+    is_ = pa.types
+    if is_.is_date(vector.type):
+        vector = vector.cast(pa.date32(), safe=False)
+        (first, last), places = _DAYS, vector.cast(pa.int32())
+    elif is_.is_timestamp(vector.type):
+        vector = vector.cast(pa.timestamp("us", vector.type.tz and "UTC"), safe=False)
+        (first, last), places = _MICROSECONDS, vector.cast(pa.int64())
+    else:
+        return vector
+    is_inside = pc.and_(pc.greater_equal(places, first), pc.less_equal(places, last))
+    return pc.if_else(is_inside, vector, None)
 
 
 def column_of(vector: ArrowVector) -> list[Value]:

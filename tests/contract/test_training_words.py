@@ -15,7 +15,7 @@ from PIL import Image
 from ml_udf import sdk
 from ml_udf.client import Client
 from ml_udf.training import TrainingCalls
-from tests.engines import Engine, SqlError, make_engine
+from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.waiting import wait_until
 
@@ -113,13 +113,18 @@ TOLD: dict[str, Any] = {
 }
 
 
-def test_days_and_moments_without_end_are_taken_with_their_rows(engine: Engine) -> None:
-    def until(kind: str) -> str:
+def test_days_and_moments_without_end_are_taken_with_their_rows_and_served_as_they_were_learnt(
+    engine: Engine,
+) -> None:
+    def until(kind: str, last: str = "9999-12-31") -> str:
         odd = f"WHEN 1 THEN {kind} 'infinity' WHEN 2 THEN {kind} '-infinity' WHEN 3 THEN NULL"
-        return f"CASE id % 5 {odd} ELSE {kind} '2026-01-31' END"
+        return f"CASE id % 6 {odd} WHEN 4 THEN {kind} '{last}' ELSE {kind} '2026-01-31' END"
 
-    columns = f"{until('DATE')} AS day, {until('TIMESTAMP')} AS at, {until('TIMESTAMPTZ')} AS moment"
-    query = f"SELECT id, age, churned, {columns} FROM people".replace("'", "''")
+    moment = until("TIMESTAMPTZ", "9999-12-31 23:59:59+00")
+    columns = f"{until('DATE')} AS day, {until('TIMESTAMP')} AS hour, {moment} AS moment"
+    open_ended = "CASE WHEN id % 6 = 4 THEN 'yes' ELSE 'no' END AS churned"
+    rows = f"SELECT id, age, {open_ended}, {columns} FROM people"
+    query = rows.replace("'", "''")
     engine.query(f"SELECT ml_udf.create_dataset('unending', '{query}', {DATASET})")
     assert engine.query("SELECT rows FROM ml_udf.datasets WHERE name = 'unending'") == [(ROWS,)]
     ((job,),) = engine.query(
@@ -130,8 +135,20 @@ def test_days_and_moments_without_end_are_taken_with_their_rows(engine: Engine) 
         ((found,),) = engine.query(f"SELECT state FROM ml_udf.jobs WHERE id = {job}")
         return str(found)
 
-    wait_until(lambda: state() not in ("queued", "running", "waiting"), 90)
+    wait_until(lambda: state() not in ("queued", "running", "waiting"), 240)
     assert state() == "done"
+    engine.query(f"SELECT ml_udf.deploy('udf_unending', job => {job})")
+    asked = f"SELECT count(*) FROM ({rows}) AS t WHERE udf_unending(age, day, hour, moment) = churned"
+    for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+        engine.query(f"SET TimeZone = '{zone}'")
+        assert engine.query(asked) == [(ROWS,)], zone
+        evaluated = f"ml_udf.evaluate('udf_unending', '{query}', target => 'churned')"
+        assert engine.query(f"SELECT value FROM {evaluated} WHERE metric = 'accuracy'") == [(1.0,)], zone
+        if isinstance(engine, DuckDb):
+            with engine.connection.cursor() as other:
+                other.execute(f"SET TimeZone = '{zone}'")
+                assert other.execute(asked).fetchall() == [(ROWS,)], "without the macro"
+    engine.query("RESET TimeZone")
 
 
 def test_all_that_a_job_may_be_told_reaches_it_from_sql(engine: Engine, server: InferenceServer) -> None:
