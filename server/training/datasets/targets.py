@@ -106,6 +106,11 @@ class _Classes(_Placeless):
         ]
 
     def code(self, text: str) -> int:
+        if not text:
+            raise BadOption(
+                f"dataset {self._spec.name}: the target {self._spec.target!r} is an empty text in some rows, "
+                f"which is no name of a class; add WHERE {self._spec.target} <> '', or give it one"
+            )
         found = self._codes.setdefault(text, len(self._codes))
         if found >= _MOST_CLASSES:
             self._check_numbers()

@@ -224,6 +224,7 @@ def test_a_snapshot_is_its_owners_alone(take: Taken, tmp_path: Path) -> None:
         ({"path": ["a"] * 20, "label": ["x"] * 20}, "every row's 'label' is 'x'"),
         ({"path": list("abcdefghijkl"), "label": ["x", None] * 6}, "NULL in 6 rows"),
         ({"path": [None] * 12, "label": ["x", "y"] * 6}, "'path' is NULL"),
+        ({"path": list("abcdefghijkl"), "label": ["x", "y", ""] * 4}, "add WHERE label <> ''"),
         ({"path": ["a"] * 12, "other": ["x", "y"] * 6}, "no column 'label'"),
         ({**rows(12), "more": ["x"] * 12, "again": ["y"] * 12}, "which column is the 'input'"),
         ({"path": [f"{n}" for n in range(12)], "label": ["x"] * 10 + ["y"] * 2}, "'y' has 2 different"),
