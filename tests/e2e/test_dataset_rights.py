@@ -266,14 +266,19 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
                n % 3 = 0 AS flag, '2026-01-01'::date + n AS day,
                '2026-01-01'::timestamp + n * '1h'::interval AS at,
                '2026-01-01Z'::timestamptz + n * '1h 0.000001s'::interval AS moment,
+               ('2026-01-01Z'::timestamptz + n * '1h'::interval)::timestamptz(0) AS hour,
                CASE WHEN n % 5 > 0 THEN 'ünï"\\' || n END AS word,
                odd::date AS ends, odd::timestamp AS ended, odd::timestamptz AS over
            FROM generate_series(1, 40) n,
                LATERAL (SELECT (ARRAY['infinity', '-infinity', '0044-03-15 BC', '12026-01-01', '2026-01-01',
                                       NULL])[1 + n % 6] AS odd) o;
+           UPDATE kinds SET over = '9999-12-31 23:59:59Z' WHERE id % 7 = 0;
+           UPDATE kinds SET over = '0001-01-01 00:00:00Z' WHERE id % 7 = 1;
            GRANT SELECT ON kinds TO rows_of_all"""
     )
     owner.execute("SET DateStyle = 'German'; SET TimeZone = 'Asia/Tokyo'; SET extra_float_digits = 0")
+    owner.execute("ALTER ROLE rows_of_all SET DateStyle = 'SQL, DMY'")
+    owner.execute("ALTER ROLE rows_of_all SET TimeZone = 'America/New_York'")
     for input, rest in (
         (
             "small, big, real, double, exact, flag, word",
@@ -283,7 +288,7 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
         ("exact", "task => 'text-classification', \"time\" => 'at'"),
         ("small", "task => 'tabular-regression', target => 'exact'"),
         ("small, huge", "task => 'tabular-classification', target => 'rating'"),
-        ("small, ends, ended, over", "task => 'tabular-classification'"),
+        ("small, ends, ended, over, hour", "task => 'tabular-classification'"),
     ):
         target = "" if "target" in rest else "target => 'mood', "
         how = f"{target}key => 'id', input => '{input}', {rest}"
@@ -291,7 +296,7 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
         own = made(owner, "kinds", query, how)["snapshot"]
         sources.write_text(sources.read_text().replace('"analysts"', '"postgres"'))
         assert made(owner, "kinds", query, how + ", source => 'all'")["snapshot"] == own
-    owner.execute("RESET ALL")
+    owner.execute("RESET ALL; ALTER ROLE rows_of_all RESET ALL")
 
 
 def test_memory_does_not_depend_on_the_rows(owner: psycopg.Connection[Any]) -> None:

@@ -15,15 +15,12 @@ import contextlib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from psycopg.abc import Buffer, Loader
-from psycopg.types.datetime import DateLoader, TimestampLoader, TimestamptzLoader
 
 from server.errors import BadOption
 from server.training.datasets.spec import DatasetSpec
@@ -44,12 +41,19 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", "UTC"),
 }
 
-# What stands before the first year or after the last, infinity among them: the first or
-# last that Arrow has. Python has no dates for it.
-_LAST_DAY = 2**31 - 1
-_LAST_MICROSECOND = 2**63 - 1
-_MICROSECOND = timedelta(microseconds=1)
-_Moment = TypeVar("_Moment", date, datetime)
+# What a column of a type is read as, whatever the database's time zone and DateStyle are: days and
+# microseconds since 1970, infinity the first or the last. The extension, which sends rows itself, does the
+# same.
+_DAYS = """CASE WHEN {0} = 'infinity' THEN 2147483647 WHEN {0} = '-infinity' THEN -2147483647
+    ELSE {0} - '1970-01-01'::pg_catalog.date END::pg_catalog.int8"""
+_MICROSECONDS = """CASE WHEN {0} >= '294247-01-01' THEN 9223372036854775807
+    WHEN {0} = '-infinity' THEN -9223372036854775807
+    ELSE (extract(epoch from {0}) * 1000000)::pg_catalog.int8 END"""
+_READ_AS: Mapping[str, str] = {
+    "date": _DAYS,
+    "timestamp": _MICROSECONDS,
+    "timestamptz": _MICROSECONDS,
+}
 
 _HOW = "a line name = 'postgresql://…', or name = {dsn = 'postgresql://…', roles = ['analysts']}"
 
@@ -132,11 +136,10 @@ class SourceConnections:
             connection.execute(
                 sql.SQL("SET LOCAL statement_timeout = {}").format(sql.Literal(self._statement_timeout_ms))
             )
+            described = connection.execute(_described(spec)).description or []
             with connection.cursor("ml_udf_dataset") as cursor:
-                for name, loader in _LOADERS.items():
-                    cursor.adapters.register_loader(name, loader)
-                cursor.execute(_ordered(spec))
-                yield _record_batches(cursor, spec.key)
+                cursor.execute(_ordered(spec, described))
+                yield _record_batches(cursor, described, spec.key)
         except psycopg.Error as exc:
             raise BadOption(f"dataset {spec.name}: the database refused the query: {_told(exc)}") from None
         finally:
@@ -182,21 +185,43 @@ class SourceConnections:
             ) from None
 
 
-def _ordered(spec: DatasetSpec) -> sql.Composed:
+def _described(spec: DatasetSpec) -> sql.Composed:
+    return sql.SQL("SELECT * FROM (\n{}\n) AS dataset LIMIT 0").format(_query(spec))
+
+
+def _ordered(spec: DatasetSpec, described: Sequence[psycopg.Column]) -> sql.Composed:
+    """described: the query's columns, which are told apart by their places: two may have one name."""
+    names = [column.name for column in described]
+    spec.columns(names)  # key and target are there, once
+    places = [f"c{place}" for place in range(len(names))]
+    own = [sql.Identifier("dataset", place) for place in places]
+    read = [
+        sql.SQL(_READ_AS.get(_type_name(column), "{0}")).format(name)
+        + sql.SQL(" AS {}").format(sql.Identifier(column.name))
+        for column, name in zip(described, own, strict=True)
+    ]
     # The target too: equal keys must not come in another order the next time.
-    query = sql.SQL(spec.query.strip().rstrip(";"))  # parsed, and run read-only
-    return sql.SQL("SELECT * FROM (\n{}\n) AS dataset ORDER BY {}, {}").format(
-        query, sql.Identifier(spec.key), sql.Identifier(spec.target)
+    return sql.SQL("SELECT {} FROM (\n{}\n) AS dataset ({}) ORDER BY {}, {}").format(
+        sql.SQL(", ").join(read),
+        _query(spec),
+        sql.SQL(", ").join(map(sql.Identifier, places)),
+        own[names.index(spec.key)],
+        own[names.index(spec.target)],
     )
 
 
-def _record_batches(cursor: psycopg.ServerCursor[Any], key: str) -> Iterator[pa.RecordBatch]:
+def _query(spec: DatasetSpec) -> sql.SQL:
+    return sql.SQL(spec.query.strip().rstrip(";"))  # parsed, and run read-only
+
+
+def _record_batches(
+    cursor: psycopg.ServerCursor[Any], described: Sequence[psycopg.Column], key: str
+) -> Iterator[pa.RecordBatch]:
     """key: the column whose `numeric` stays a text, to lose no digit; a model sees such numbers as floats."""
+    names = [column.name for column in described]
+    kinds = [_kind(column, key) for column in described]
     while True:
         rows = cursor.fetchmany(_BATCH_ROWS)
-        described = cursor.description or []
-        names = [column.name for column in described]
-        kinds = [_kind(column, key) for column in described]
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         yield pa.record_batch(
             [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)], names=names
@@ -205,51 +230,17 @@ def _record_batches(cursor: psycopg.ServerCursor[Any], key: str) -> Iterator[pa.
             return
 
 
-class _Days(DateLoader):
-    """A date as days since 1970."""
-
-    def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
-        return _since(date(1970, 1, 1), timedelta(days=1), _LAST_DAY, super().load, data)
-
-
-class _Microseconds(TimestampLoader):
-    """A timestamp as microseconds since 1970."""
-
-    def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
-        return _since(datetime(1970, 1, 1), _MICROSECOND, _LAST_MICROSECOND, super().load, data)
-
-
-class _ZonedMicroseconds(TimestamptzLoader):
-    """The same of a timestamptz."""
-
-    def load(self, data: Buffer) -> int:  # type: ignore[override]  # what Arrow takes for it
-        origin = datetime(1970, 1, 1, tzinfo=UTC)
-        return _since(origin, _MICROSECOND, _LAST_MICROSECOND, super().load, data)
-
-
-_LOADERS: Mapping[str, type[Loader]] = {
-    "date": _Days,
-    "timestamp": _Microseconds,
-    "timestamptz": _ZonedMicroseconds,
-}
-
-
-def _since(
-    origin: _Moment, unit: timedelta, last: int, load: Callable[[Buffer], _Moment], data: Buffer
-) -> int:
-    """How many units after `origin`; of what Python has no date for, the first or last there is."""
-    try:
-        after: timedelta = load(data) - origin
-        return after // unit
-    except psycopg.DataError:
-        text = bytes(data)
-        return -last if text.startswith(b"-") or text.endswith(b"BC") else last
-
-
 def _kind(column: psycopg.Column, key: str) -> pa.DataType:
-    if column.type_display.startswith("numeric") and column.name != key:
+    kind = _type_name(column)
+    if kind == "numeric" and column.name != key:
         return pa.float64()
-    return _READ_TYPES.get(column.type_display, pa.string())
+    return _READ_TYPES.get(kind, pa.string())
+
+
+def _type_name(column: psycopg.Column) -> str:
+    """Of timestamp(0) too it is timestamp; "" of types of somebody's own, and of arrays."""
+    known = psycopg.adapters.types.get(column.type_code)
+    return known.name if known is not None and known.oid == column.type_code else ""
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
