@@ -37,7 +37,7 @@ _SENT: dict[str, tuple[str, str]] = {
     "int2": ("int64", "{}::pg_catalog.int8"),
     "int4": ("int64", "{}::pg_catalog.int8"),
     "int8": ("int64", "{}"),
-    "float4": ("float64", "{}::pg_catalog.text::pg_catalog.float8"),  # 0.1 stays 0.1
+    "float4": ("float64", "{}::pg_catalog.float8"),  # as functions are given it
     "float8": ("float64", "{}"),
     "numeric": ("float64", "{}::pg_catalog.text"),  # as float8 what is too large would be an error
     "bool": ("bool", "{}"),
@@ -45,6 +45,8 @@ _SENT: dict[str, tuple[str, str]] = {
     "timestamp": ("timestamp", _MICROSECONDS),
     "timestamptz": ("timestamptz", _MICROSECONDS),
 }
+# Of a key or a target 0.1 stays 0.1.
+_SHORTEST = ("float64", "{}::pg_catalog.text::pg_catalog.float8")
 # A moment that is a class → its text, as a dataset that it was sent to has it.
 _CLASSES: dict[str, str] = {
     "timestamp": "pg_catalog.to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')",
@@ -117,8 +119,10 @@ class DatasetRows:
             # Of bytes, the text that to_jsonb makes is what bytea_output says.
             instead = {name: f"pg_catalog.encode(dataset.{quoted(name)}, 'hex')" for name in is_bytes}
             for name, oid in zip(names, oids, strict=True):
+                column = f"dataset.{quoted(name)}"
+                if name != target and kinds.get(oid) == "float4":
+                    instead[name] = f"{column}::pg_catalog.float8"  # as functions are given it
                 if name == target and kinds.get(oid) in _CLASSES:
-                    column = f"dataset.{quoted(name)}"
                     text = _CLASSES[kinds[oid]].format(column)
                     # Of infinity to_char makes NULL.
                     instead[name] = f"coalesce({text}, {column}::pg_catalog.text)"
@@ -188,6 +192,8 @@ class DatasetRows:
             # As a key it keeps its precision; models see such numbers, and learn them, as floats.
             is_exact = kind == "numeric" and name == key
             sent, sql = _TEXT if is_exact else _SENT.get(kind, _TEXT)
+            if kind == "float4" and name in (key, target):
+                sent, sql = _SHORTEST
             if name == target and kind.startswith("_"):  # an array: labels of a row
                 sent, sql = _JSON_TEXT
             columns.append((name, sent, sql.format(f"dataset.{quoted(name)}")))

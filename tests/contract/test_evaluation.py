@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,16 @@ def test_importance_is_of_the_columns_of_a_table(engine: Engine) -> None:
     assert 0.4 < age[1] < 0.9
     assert age[2] > 0
     assert plan == ("plan", 0.0, 0.0, "accuracy")
+
+
+def test_a_column_of_single_precision_is_asked_as_a_call_asks_it(engine: Engine, typed: TypedServer) -> None:
+    row = "1000.002::float4 AS age, 'p' AS plan"
+    engine.query(f"SELECT udf_grade(age, plan) FROM (SELECT {row}) AS t")
+    called = [json.loads(sent) for sent in typed.rows]
+    typed.forget()
+    query = f"SELECT {row}, 'laksa' AS grade".replace("'", "''")
+    evaluated(engine, f"'udf_grade', '{query}', target => 'grade'")
+    assert [json.loads(sent) for sent in typed.rows] == called == [[1000.0020141601562, "p"]]
 
 
 def documented() -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -149,6 +150,16 @@ def test_days_and_moments_without_end_are_taken_with_their_rows_and_served_as_th
                 other.execute(f"SET TimeZone = '{zone}'")
                 assert other.execute(asked).fetchall() == [(ROWS,)], "without the macro"
     engine.query("RESET TimeZone")
+
+
+def test_a_column_of_single_precision_is_learnt_from_as_functions_are_given_it(
+    engine: Engine, server: InferenceServer
+) -> None:
+    query = "SELECT id, (1000 + id / 500.0)::float4 AS metres, churned FROM people"
+    ((snapshot,),) = engine.query(f"SELECT ml_udf.create_dataset('singles', '{query}', {DATASET})")
+    file = server.home / f"training/datasets/singles/{snapshot}.parquet"
+    found = {row["key"]: row["input"] for row in pq.read_table(file).to_pylist()}
+    assert json.loads(found["1"]) == [1000.0020141601562], "and not 1000.002, its shortest text"
 
 
 def test_all_that_a_job_may_be_told_reaches_it_from_sql(engine: Engine, server: InferenceServer) -> None:

@@ -259,7 +259,7 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
     owner.execute(
         """CREATE TABLE kinds AS
            SELECT n AS id, (n % 2)::text AS mood, n::smallint AS small, n::bigint AS big,
-               n / 10.0::float4 AS real, n / 3.0::float8 AS double, (n / 7.0)::numeric(10, 4) AS exact,
+               (n / 10.0)::float4 AS real, n / 3.0::float8 AS double, (n / 7.0)::numeric(10, 4) AS exact,
                (n % 4 / 2.0)::numeric(4, 2) AS rating,
                CASE WHEN n > 9 THEN n * 1e307 WHEN n > 3 THEN 9e400 * (n - 6) WHEN n > 2 THEN 'NaN'
                    WHEN n > 1 THEN '-infinity' ELSE 1e-400 END::numeric AS huge,

@@ -42,8 +42,8 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
 }
 
 # What a column of a type is read as, whatever the database's time zone and DateStyle are: days and
-# microseconds since 1970, infinity the first or the last. The extension, which sends rows itself, does the
-# same.
+# microseconds since 1970, infinity the first or the last; of numbers of single precision all that they say,
+# as functions are given them. The extension, which sends rows itself, does the same.
 _DAYS = """CASE WHEN {0} = 'infinity' THEN 2147483647 WHEN {0} = '-infinity' THEN -2147483647
     ELSE {0} - '1970-01-01'::pg_catalog.date END::pg_catalog.int8"""
 _MICROSECONDS = """CASE WHEN {0} >= '294247-01-01' THEN 9223372036854775807
@@ -53,6 +53,7 @@ _READ_AS: Mapping[str, str] = {
     "date": _DAYS,
     "timestamp": _MICROSECONDS,
     "timestamptz": _MICROSECONDS,
+    "float4": "{0}::pg_catalog.float8",
 }
 
 _HOW = "a line name = 'postgresql://…', or name = {dsn = 'postgresql://…', roles = ['analysts']}"
@@ -196,8 +197,7 @@ def _ordered(spec: DatasetSpec, described: Sequence[psycopg.Column]) -> sql.Comp
     places = [f"c{place}" for place in range(len(names))]
     own = [sql.Identifier("dataset", place) for place in places]
     read = [
-        sql.SQL(_READ_AS.get(_type_name(column), "{0}")).format(name)
-        + sql.SQL(" AS {}").format(sql.Identifier(column.name))
+        sql.SQL(_read_as(column, spec)).format(name) + sql.SQL(" AS {}").format(sql.Identifier(column.name))
         for column, name in zip(described, own, strict=True)
     ]
     # The target too: equal keys must not come in another order the next time.
@@ -208,6 +208,13 @@ def _ordered(spec: DatasetSpec, described: Sequence[psycopg.Column]) -> sql.Comp
         own[names.index(spec.key)],
         own[names.index(spec.target)],
     )
+
+
+def _read_as(column: psycopg.Column, spec: DatasetSpec) -> str:
+    # Of a key or a target 0.1 stays 0.1.
+    kind = _type_name(column)
+    is_shortest = kind == "float4" and column.name in (spec.key, spec.target)
+    return "{0}" if is_shortest else _READ_AS.get(kind, "{0}")
 
 
 def _query(spec: DatasetSpec) -> sql.SQL:
