@@ -208,11 +208,30 @@ def _converted(
             target_opset=_OPSETS,
         )
     graph = model.graph
+    _name_inputs(graph, [name for name, _ in initial])
     # A classifier's label comes first; a regressor has one output.
     answers = graph.output[-1]
     del graph.output[:-1]
     content: bytes = model.SerializeToString()
     return content, str(answers.name)
+
+
+def _name_inputs(graph: Any, names: Sequence[str]) -> None:  # noqa: ANN401  # onnx ships no types
+    """Give the inputs the names of their columns: the converter writes `we_ird_` for `we ird.`, and has names
+    of its own inside, `label` among them, which make way.
+    """
+    called = dict(zip((each.name for each in graph.input), names, strict=True))
+    inside = {name for node in graph.node for name in node.output}
+    inside |= {each.name for each in graph.initializer}
+    for name in sorted(inside.intersection(names)):
+        called[name] = f"{name}_"
+        while called[name] in inside.union(names):
+            called[name] += "_"
+    for each in (*graph.input, *graph.initializer, *graph.value_info, *graph.output):
+        each.name = called.get(each.name, each.name)
+    for node in graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [called.get(name, name) for name in tensors]
 
 
 def _run(content: bytes, columns: Sequence[_Column], sample: Any, rows: int) -> Any:  # noqa: ANN401

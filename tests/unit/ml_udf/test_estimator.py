@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnxruntime import InferenceSession
 from sklearn.cluster import KMeans
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import (
@@ -77,6 +78,21 @@ def test_a_pipeline_over_a_frames_columns_keeps_their_names_and_kinds(frame: Any
         ("active", "boolean"),
         ("visits", "number"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("age", "visits"), [("größe in cm", "größe.in-cm"), ("a_b", "a b"), ("a b", "a_b"), ("label", "variable")]
+)
+def test_columns_may_have_any_name(frame: Any, age: str, visits: str) -> None:
+    named = frame.rename(columns={"age": age, "visits": visits, "plan": "probabilities"})
+    columns = make_column_transformer(
+        (SimpleImputer(), [age, visits]), (OneHotEncoder(handle_unknown="ignore"), ["probabilities"])
+    )
+    found = convert(make_pipeline(columns, LogisticRegression()).fit(named, LABELS), named)
+    names = [age, "probabilities", "active", visits]
+    assert [column["name"] for column in found.manifest["input"]["columns"]] == names
+    inputs = InferenceSession(found.content, providers=["CPUExecutionProvider"]).get_inputs()
+    assert [each.name for each in inputs] == names
 
 
 def test_a_regressor_answers_values() -> None:
