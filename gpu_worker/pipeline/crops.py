@@ -15,14 +15,14 @@ from typing import Protocol
 
 from PIL import Image
 
-from gpu_worker.errors import BadRequest, Cancelled, NoRoom, RowFault
+from gpu_worker.errors import BadRequest, Cancelled, RowFault
 from gpu_worker.pipeline.decode import decode_whole
 from gpu_worker.pipeline.media import MediaByRow, MediaRoots
 from gpu_worker.wire.protocol import Crop, Cropped, RowError
 
-__all__ = ["Cropping", "crops_in", "crops_of", "grown"]
+__all__ = ["MOST_BYTES", "Cropping", "crops_in", "crops_of", "grown"]
 
-MOST_BYTES = 256 << 20  # of the pieces of one request
+MOST_BYTES = 64 << 20  # of the pieces of one reply, unless they are of one picture
 
 _LOOK_S = 0.05
 
@@ -75,6 +75,8 @@ def crops_of(data: bytes, boxes: Sequence[Sequence[float]], margin: float, *, ma
 class Cropping:
     """One request under way. `over` is called once, in the thread of the last picture, with what came of it.
 
+    Once the pieces are over `MOST_BYTES` no more pictures are cut: they are for another request.
+
     media: below what paths are read · read_bytes: the most of a file.
     """
 
@@ -101,6 +103,7 @@ class Cropping:
         self._ends_s = time.monotonic() + asked.patience_s if asked.patience_s else math.inf
         self._found: list[list[bytes]] = [[] for _ in asked.rows]
         self._errors: list[RowError] = []
+        self._later: list[int] = []
         self._failure: Exception | None = None
         self._nbytes = 0
         self._work_s = 0.0
@@ -134,7 +137,9 @@ class Cropping:
         try:
             if self._failure is None and time.monotonic() > self._ends_s:
                 self.cancel()
-            if self._failure is None:
+            if self._later and self._asked.boxes[row]:
+                self._put_off(row)
+            elif self._failure is None:
                 self._keep(row, self._pieces(row))
         except RowFault as fault:
             with self._lock:
@@ -150,15 +155,17 @@ class Cropping:
         return crops_of(data, boxes, self._asked.margin, max_pixels=self._max_pixels)
 
     def _keep(self, row: int, pieces: list[bytes]) -> None:
+        nbytes = sum(map(len, pieces))
         with self._lock:
-            self._found[row] = pieces
-            self._nbytes += sum(map(len, pieces))
-            if self._nbytes > MOST_BYTES:
-                self._failure = NoRoom(
-                    f"the pieces of {len(self._asked.rows)} pictures are over {MOST_BYTES >> 20} MiB; ask "
-                    "for fewer pictures at a time, or for smaller boxes"
-                )
-                self._found = [[] for _ in self._found]
+            if not min(nbytes, self._nbytes) or self._nbytes + nbytes <= MOST_BYTES:
+                self._found[row] = pieces
+                self._nbytes += nbytes
+                return
+        self._put_off(row)
+
+    def _put_off(self, row: int) -> None:
+        with self._lock:
+            self._later.append(row)
 
     def _done(self, took_s: float) -> None:
         with self._lock:
@@ -170,14 +177,16 @@ class Cropping:
             self._over(self._failure)
             return
         crops = [piece for pieces in self._found for piece in pieces]
+        counts = [len(pieces) for pieces in self._found]
         errors = [asdict(error) for error in sorted(self._errors, key=lambda each: each.index)]
-        self._over(Cropped(self.id, crops, [len(pieces) for pieces in self._found], errors, self._work_s))
+        self._over(Cropped(self.id, crops, counts, errors, self._work_s, sorted(self._later)))
 
 
 def crops_in(
     engine: Cutter, asked: Crop, cancelled: Callable[[], bool]
-) -> tuple[list[list[bytes]], list[RowError]]:
-    """The pieces of each row, and the rows at fault; `cancelled` is called in this thread every 50 ms.
+) -> tuple[list[list[bytes]], list[RowError], list[int]]:
+    """The pieces of each row, the rows at fault, and those that are to be asked for again; `cancelled` is
+    called in this thread every 50 ms.
 
     Raises `Cancelled` once it says so, whatever it raises, and what the request as a whole fails with.
     """
@@ -200,7 +209,7 @@ def crops_in(
         raise outcome
     pieces = iter(outcome.crops)
     by_row = [[next(pieces) for _ in range(count)] for count in outcome.counts]
-    return by_row, [RowError(**told) for told in outcome.errors]
+    return by_row, [RowError(**told) for told in outcome.errors], outcome.later
 
 
 def _png(piece: Image.Image) -> bytes:

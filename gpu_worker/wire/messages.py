@@ -241,13 +241,17 @@ class Crop(Message):
 
 @dataclass(slots=True)
 class Cropped(Message):
-    """The pieces as PNG, row after row, each row's in the order of its boxes; of a row at fault none."""
+    """The pieces as PNG, row after row, each row's in the order of its boxes; of a row at fault none.
+
+    later: rows whose pieces found no room beside the others, to be asked for again; never all of them.
+    """
 
     kind: ClassVar[str] = "cropped"
     crops: list[bytes]
     counts: list[int]  # by row
     errors: list[dict[str, Any]]  # fields of RowError
     work_s: float = 0.0
+    later: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -184,7 +184,7 @@ class LocalTransport:
 
         def cut(
             own_form: str, some: Sequence[bytes], boxes: list[list[list[float]]], margin: float
-        ) -> tuple[list[list[bytes]], list[RowError]]:
+        ) -> tuple[list[list[bytes]], list[RowError], list[int]]:
             if self._engine is None:
                 self._engine = Engine(self._settings)
             roots = None if first.media_roots is None else list(first.media_roots)

@@ -3,7 +3,8 @@
     Infer or Crop of paths → read, up to so many bytes → the same of bytes → … → one reply to all rows
 
 A path is read below the folders that a worker of this machine would read it below, and a row at fault has the
-very error that it would have there. Of one batch no more than so many bytes are in memory at a time.
+very error that it would have there. Of one batch no more than so many bytes are in memory at a time: of a
+Crop, whose pieces all come in one reply, the pictures that are left are put off once there are so many.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class FileRows:
     def __init__(self, media_roots: Sequence[str], max_bytes: int, *, part_bytes: int = _PART_BYTES) -> None:
         self._media = MediaRoots(media_roots)
         self._max_bytes = max_bytes
-        self._part_bytes = part_bytes
+        self.part_bytes = part_bytes
         self._threads = ThreadPoolExecutor(_THREADS, "file rows")
 
     async def read(self, message: Infer | Crop, first: int) -> _Read:
@@ -60,7 +61,7 @@ class FileRows:
             message.rows,
             first,
             max_bytes=self._max_bytes,
-            enough_bytes=self._part_bytes,
+            enough_bytes=self.part_bytes,
         )
         async with asyncio.timeout(_PATIENCE_S):
             return await asyncio.get_running_loop().run_in_executor(self._threads, read)
@@ -114,7 +115,7 @@ class SentRows:
     async def _reply(self, message: Infer | Crop, message_id: int) -> Message:
         replies: list[tuple[Answer | Cropped, int]] = []
         faults: list[RowError] = []
-        first = 0
+        first = cut_bytes = 0
         while not replies or first < len(message.rows):
             rows, errors = await self._files.read(message, first)
             if message_id in self._cancelled:
@@ -126,7 +127,11 @@ class SentRows:
             replies.append((reply, len(rows)))
             faults += errors
             first += len(rows)
-        return _joined(replies, faults, message_id)
+            if isinstance(reply, Cropped):
+                cut_bytes += sum(map(len, reply.crops))
+                if reply.later or cut_bytes >= self._files.part_bytes:
+                    break
+        return _joined(replies, faults, message_id, len(message.rows))
 
     async def _part(self, part: Infer | Crop, message_id: int) -> Message:
         arrived: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -162,22 +167,21 @@ def _parts_within(parts: Sequence[BatchPart], first: int, rows: int) -> list[Bat
 
 
 def _joined(
-    replies: Sequence[tuple[Answer | Cropped, int]], faults: Sequence[RowError], message_id: int
+    replies: Sequence[tuple[Answer | Cropped, int]],
+    faults: Sequence[RowError],
+    message_id: int,
+    rows: int,
 ) -> Message:
-    """One reply of those to parts of so many rows each. faults: of rows that could not be read."""
+    """One reply of those to parts of so many rows each, of `rows` in all; those of a Crop that were not sent
+    are for later. faults: of rows that could not be read.
+    """
     first = replies[0][0]
     if isinstance(first, Cropped):
-        crops = [(reply, rows) for reply, rows in replies if isinstance(reply, Cropped)]
-        told = [[RowError(**error) for error in reply.errors] for reply, _ in crops]
-        return Cropped(
-            message_id,
-            [crop for reply, _ in crops for crop in reply.crops],
-            [count for reply, _ in crops for count in reply.counts],
-            [asdict(error) for error in _errors(told, [rows for _, rows in crops], faults)],
-            sum(reply.work_s for reply, _ in crops),
+        return _crops_joined(
+            [(reply, size) for reply, size in replies if isinstance(reply, Cropped)], faults, message_id, rows
         )
-    answers = [(reply, rows) for reply, rows in replies if isinstance(reply, Answer)]
-    sizes = [rows for _, rows in answers]
+    answers = [(reply, size) for reply, size in replies if isinstance(reply, Answer)]
+    sizes = [size for _, size in answers]
     first.errors = _errors([reply.errors for reply, _ in answers], sizes, faults)
     first.id = message_id
     if len(answers) == 1:
@@ -193,6 +197,26 @@ def _joined(
         for each in zip(*(reply.members_s for reply, _ in answers), strict=True)
     ]
     return first
+
+
+def _crops_joined(
+    replies: Sequence[tuple[Cropped, int]], faults: Sequence[RowError], message_id: int, rows: int
+) -> Cropped:
+    told = [[RowError(**error) for error in reply.errors] for reply, _ in replies]
+    sizes = [size for _, size in replies]
+    unread = {fault.index for fault in faults}
+    later, sent = [], 0
+    for reply, size in replies:
+        later += [sent + row for row in reply.later if sent + row not in unread]
+        sent += size
+    return Cropped(
+        message_id,
+        [crop for reply, _ in replies for crop in reply.crops],
+        [count for reply, _ in replies for count in reply.counts] + [0] * (rows - sent),
+        [asdict(error) for error in _errors(told, sizes, faults)],
+        sum(reply.work_s for reply, _ in replies),
+        [*later, *range(sent, rows)],
+    )
 
 
 def _member(parts: Sequence[MemberAnswer]) -> MemberAnswer:

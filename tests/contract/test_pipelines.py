@@ -17,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from ml_udf.cli.app import app
-from ml_udf.client import Client
+from ml_udf.client import Client, Options
 from ml_udf.errors import BadOption, InputInvalid, MlUdfError, UnknownFunction
 from ml_udf.tokens import TokenCalls
 from tests.contract.oip_wire import call, infer_body
@@ -288,6 +288,19 @@ def test_a_home_folder_answers_as_its_server(
         finally:
             engine.close()
     assert found[0] == found[1]
+
+
+def test_pieces_that_do_not_fit_into_memory_together_are_answered_some_after_the_others(
+    server: InferenceServer, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_worker.pipeline.crops.MOST_BYTES", 1)  # of a worker in this process
+    paths = ["quarters.png", "missing.png", "dark.png", "text.png", "quarters.png"]
+    (told,) = objects(server, "udf_tones", "quarters.png")
+    with closing(Client(f"local:{server.home}?media_root={pictures}")) as client:
+        found = client.predict("udf_tones", paths, Options(on_error="null"))
+    values = [None if text is None else json.loads(text) for text in found.values]
+    assert values == [told, None, [], None, told]
+    assert [error is None for error in found.errors] == [True, False, True, False, True]
 
 
 def test_sql_makes_a_pipeline(

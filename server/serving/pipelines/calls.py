@@ -250,36 +250,50 @@ class PipelineCalls:
         found = await self._asked(one, 0, call.form, part.rows, owners, goals)
         _take(part, found, pipeline, 0)
         boxes = await _boxes_by_row(found.reply, pipeline)
-        began_s = time.monotonic()
         cut = [row for row, there in enumerate(boxes) if there and row not in part.errors]
-        pieces: list[bytes] = []
-        pieces_of: list[int] = []
-        if cut:
-            got = await self._cut(one, pipeline, [part.rows[row] for row in cut], [boxes[row] for row in cut])
-            for place, row in enumerate(cut):
-                error = got.errors.get(place)
-                if error is not None:
-                    part.errors[row] = replace(error, index=row, message=f"stage 2 (crop): {error.message}")
-                pieces += got.by_row[place]
-                pieces_of += [row] * len(got.by_row[place])
-        known = self._times.setdefault(call.function.key, StageTimes())
-        known.cut(len(part.rows), len(pieces), time.monotonic() - began_s)
         answers: list[list[dict[str, Any] | None]] = [[] for _ in part.rows]
-        if pieces:
-            asked = await self._asked(one, 1, "image", pieces, pieces_of, goals)
-            answered = await self._chained(one, part, asked, 2, goals)
-            _take(part, answered, pipeline, len(pipeline.stages) - 1, but=NO_CONFIDENT_ANSWER)
-            names = [spec.name for spec in pipeline.last.task.columns if spec.name != "scores"]
-            columns = answered.reply.columns
-            said = answers_of([columns[name] for name in names if name in columns])
-            for at, owner in enumerate(answered.owners):
-                answers[owner].append(None if at in answered.reply.errors else said[at])
+        known = self._times.setdefault(call.function.key, StageTimes())
+        waiting = len(part.rows)
+        while waiting:  # mostly once: large pieces are answered before there are more of them
+            began_s = time.monotonic()
+            got = await self._cut(one, pipeline, [part.rows[row] for row in cut], [boxes[row] for row in cut])
+            objects, took_s = sum(map(len, got.by_row)), time.monotonic() - began_s
+            known.cut(waiting - len(got.later), objects, took_s)
+            for place, error in got.errors.items():
+                told = f"stage 2 (crop): {error.message}"
+                part.errors[cut[place]] = replace(error, index=cut[place], message=told)
+            pieces = dict(zip(cut, got.by_row, strict=True))
+            await self._answer_pieces(one, pipeline, part, pieces, answers, goals)
+            cut, waiting = [cut[place] for place in got.later], len(got.later)
         texts = [
             "" if row in part.errors else objects_text(boxes[row], answers[row])
             for row in range(len(part.rows))
         ]
         (spec,) = pipeline.outputs
         part.columns[spec.name] = Column(spec.name, spec.datatype, (), texts, spec.content)
+
+    async def _answer_pieces(
+        self,
+        one: PipelineCall,
+        pipeline: Pipeline,
+        part: _Part,
+        pieces: Mapping[int, Sequence[bytes]],
+        answers: Sequence[list[dict[str, Any] | None]],
+        goals: Sequence[float],
+    ) -> None:
+        """Adds to `answers`, by row of the part, what the later stages say of its pieces."""
+        rows = [piece for of_row in pieces.values() for piece in of_row]
+        if not rows:
+            return
+        owners = [row for row, of_row in pieces.items() for _ in of_row]
+        asked = await self._asked(one, 1, "image", rows, owners, goals)
+        answered = await self._chained(one, part, asked, 2, goals)
+        _take(part, answered, pipeline, len(pipeline.stages) - 1, but=NO_CONFIDENT_ANSWER)
+        names = [spec.name for spec in pipeline.last.task.columns if spec.name != "scores"]
+        columns = answered.reply.columns
+        said = answers_of([columns[name] for name in names if name in columns])
+        for at, owner in enumerate(answered.owners):
+            answers[owner].append(None if at in answered.reply.errors else said[at])
 
     async def _chained(
         self, one: PipelineCall, part: _Part, asked: _Answered, first: int, goals: Sequence[float]
@@ -391,6 +405,8 @@ class PipelineCalls:
         rows: Sequence[bytes],
         boxes: Sequence[Sequence[Mapping[str, Any]]],
     ) -> Pieces:
+        if not rows:
+            return Pieces([], {}, [])
         call, crop = one.call, pipeline.crop
         assert crop is not None, "the pipeline cuts"
         corners = [[box["box"] for box in of_row] for of_row in boxes]

@@ -25,11 +25,12 @@ _WAIT_S = 0.05  # until a worker that had no room is asked again
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """What was cut out. by_row: the pieces of each picture, as encoded images, in the order of its boxes ·
-    errors: by row; such a row has no pieces.
+    errors: by row; such a row has no pieces · later: rows that are to be cut once these pieces are used.
     """
 
     by_row: list[list[bytes]]
     errors: dict[int, RowError]
+    later: list[int]
 
 
 class Cropper:
@@ -91,12 +92,12 @@ class Cropper:
 
 def _pieces(reply: Cropped, rows: int) -> Pieces:
     """Raises `ServiceError` for a reply that does not fit."""
-    if len(reply.counts) != rows or sum(reply.counts) != len(reply.crops):
-        raise ServiceError(f"a worker cut {len(reply.counts)} pictures of {rows}")
+    if len(reply.counts) != rows or sum(reply.counts) != len(reply.crops) or len(reply.later) >= rows:
+        raise ServiceError(f"a worker cut {len(reply.counts) - len(reply.later)} pictures of {rows}")
     pieces = iter(reply.crops)
     by_row: list[list[bytes]] = [[next(pieces) for _ in range(count)] for count in reply.counts]
     errors = [RowError(**told) for told in reply.errors]
-    return Pieces(by_row, {error.index: error for error in errors})
+    return Pieces(by_row, {error.index: error for error in errors}, reply.later)
 
 
 def message_of(

@@ -132,6 +132,24 @@ def test_an_engine_cuts_what_lies_below_its_media_roots(tmp_path: Path) -> None:
         engine.close()
 
 
+def test_pictures_whose_pieces_find_no_room_are_for_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = encoded()
+    whole, part = [0.0, 0.0, 30.0, 20.0], [0.0, 0.0, 2.0, 2.0]
+    (piece,) = crops_of(picture, [whole], 0.0, max_pixels=10_000)
+    monkeypatch.setattr("gpu_worker.pipeline.crops.MOST_BYTES", len(piece) * 2)
+    engine = Engine(Settings(threads=1))
+    try:
+        boxes = [[], [whole] * 3, [whole], [], [part]]
+        first = cut(engine, Crop(1, [picture] * 5, "image", boxes))
+        # One picture has its pieces however large they are; one without boxes is never put off.
+        assert (first.counts, first.later, first.errors) == ([0, 3, 0, 0, 0], [2, 4], [])
+        second = cut(engine, Crop(2, [picture] * 2, "image", [boxes[row] for row in first.later]))
+        assert (second.counts, second.later) == ([1, 1], [])
+        assert decode(encode(first)) == first
+    finally:
+        engine.close()
+
+
 def test_a_cancelled_request_skips_what_is_left() -> None:
     over = Over()
     waiting: list[Callable[[], object]] = []

@@ -54,6 +54,7 @@ def test_pieces_come_by_row_with_the_rows_at_fault() -> None:
     found = cut(worker)
     assert found.by_row == [[b"1", b"2"], []]
     assert found.errors[1].code == "input_not_found"
+    assert found.later == []
     (asked,) = worker.asked
     assert (asked.media_roots, asked.narrowed) == (["/photos"], [(0, ["/photos/team"])])  # type: ignore[attr-defined]
 
@@ -70,6 +71,7 @@ def test_who_cannot_cut_now_is_not_the_end_of_it(code: str) -> None:
         ([Failed(0, "bad_option", "no box")], BadOption),
         ([Failed(0, "internal", "a bug")], ServiceError),
         ([Cropped(0, [b"1"], [2, 0], [])], ServiceError),
+        ([Cropped(0, [], [0, 0], [], 0.0, [0, 1])], ServiceError),  # it would never end
     ],
 )
 def test_what_cannot_be_mended_is_raised(replies: list[Message], error: type[ServiceError]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,26 +183,52 @@ def test_a_large_batch_goes_in_parts_and_has_one_answer(album: Path) -> None:
     assert (reply.work_s, reply.members_s, reply.answered) == (1.5, [[0.75, 0.375]], [1] * 7)
 
 
-def test_pieces_of_pictures_likewise(album: Path) -> None:
+BOXES = [[[1.0, 0, 2, 2]], [[2.0, 0, 2, 2], [3.0, 0, 2, 2]], [[4.0, 0, 2, 2]], [[5.0, 0, 2, 2]]]
+
+
+def cutter(piece_bytes: int, later: int | None = None) -> Callable[[Message], Message | None]:
+    """A worker that cuts pieces of so many bytes; the row `later` of a request it puts off."""
+
     def cropped(message: Message) -> Message | None:
         if not isinstance(message, Crop):
             return None
+        taken = [[] if row == later else boxes for row, boxes in enumerate(message.boxes)]
         crops = [
-            row + struct.pack("<f", box[0])
-            for row, own in zip(message.rows, message.boxes, strict=True)
-            for box in own
+            (row[-1:] + b"%d" % box[0]).ljust(piece_bytes)
+            for row, boxes in zip(message.rows, taken, strict=True)
+            for box in boxes
         ]
-        return Cropped(message.id, crops, [len(own) for own in message.boxes], [], 0.5)
+        put_off = [] if later is None or later >= len(message.rows) else [later]
+        return Cropped(message.id, crops, [len(boxes) for boxes in taken], [], 0.5, put_off)
 
-    boxes = [[[1.0, 0, 2, 2]], [[2.0, 0, 2, 2], [3.0, 0, 2, 2]], [[4.0, 0, 2, 2]]]
-    rows = paths(album, "0.txt", "1.txt", "none.txt")
-    reply, got = asked(Crop(0, rows, "path", boxes), album, cropped, part=6)
-    assert len(got) == 3
+    return cropped
+
+
+def test_pieces_of_pictures_likewise(album: Path) -> None:
+    rows = paths(album, "0.txt", "1.txt", "none.txt", "3.txt")
+    reply, got = asked(Crop(0, rows, "path", BOXES), album, cutter(2), part=11)
+    assert len(got) == 2
     assert isinstance(reply, Cropped)
-    assert reply.counts == [1, 2, 1]
-    assert [crop[:6] for crop in reply.crops[:3]] == [b"file 0", b"file 1", b"file 1"]
-    assert [struct.unpack("<f", crop[-4:])[0] for crop in reply.crops] == [1.0, 2.0, 3.0, 4.0]
+    assert (reply.counts, reply.later) == ([1, 2, 1, 1], [])
+    assert [crop.strip() for crop in reply.crops] == [b"01", b"12", b"13", b"4", b"35"]
     assert [(error["index"], error["code"]) for error in reply.errors] == [(2, "input_not_found")]
+
+
+@pytest.mark.parametrize(
+    ("part", "later", "counts", "left"),
+    [
+        (6, None, [1, 2, 0, 0], [2, 3]),  # the second part of one row each fills the reply
+        (7, 1, [1, 0, 0, 0], [1, 2, 3]),  # the worker itself puts a row of two off
+    ],
+)
+def test_pictures_are_put_off_once_the_pieces_of_others_fill_a_reply(
+    album: Path, part: int, later: int | None, counts: list[int], left: list[int]
+) -> None:
+    rows = paths(album, "0.txt", "1.txt", "2.txt", "3.txt")
+    reply, _ = asked(Crop(0, rows, "path", BOXES), album, cutter(3, later), part=part)
+    assert isinstance(reply, Cropped)
+    assert (reply.counts, reply.later) == (counts, left)
+    assert len(reply.crops) == sum(counts)
 
 
 def test_a_batch_that_fails_fails_as_one(album: Path) -> None:

@@ -59,8 +59,9 @@ def boxes_text(picture: str) -> str:
 
 @dataclass(eq=False)
 class Cutter(FakeWorker):
-    """Cuts pictures too, when the test says so."""
+    """Cuts pictures too, when the test says so; of many rows not all at once, if it says that."""
 
+    most_cut: int = 1000
     crops: list[tuple[Crop, OnReply]] = field(default_factory=list)
 
     def send(self, message: Message, on_reply: OnReply) -> int:
@@ -73,20 +74,27 @@ class Cutter(FakeWorker):
     def cut(self) -> None:
         """The oldest pictures are cut: of each box a piece with its number."""
         message, on_reply = self.crops.pop(0)
+        later = list(range(self.most_cut, len(message.rows)))
         names = [row.decode() for row in message.rows]
         pieces = [
-            [f"{name}#{int(box[0])}".encode() for box in of]
-            for name, of in zip(names, message.boxes, strict=True)
+            [] if row in later else [f"{name}#{int(box[0])}".encode() for box in of]
+            for row, (name, of) in enumerate(zip(names, message.boxes, strict=True))
         ]
         faults = [
             {"index": at, "code": "input_invalid", "message": "torn"}
             for at, name in enumerate(names)
-            if "torn" in name
+            if "torn" in name and at not in later
         ]
         for fault in faults:
             pieces[int(str(fault["index"]))] = []
         on_reply(
-            Cropped(message.id, [one for of in pieces for one in of], [len(of) for of in pieces], faults)
+            Cropped(
+                message.id,
+                [one for of in pieces for one in of],
+                [len(of) for of in pieces],
+                faults,
+                later=later,
+            )
         )
 
     def answer_stage(self) -> None:
@@ -142,7 +150,7 @@ class Course:
         self.beside: list[tuple[PendingReply | CachedCall, list[str]]] = []  # of the second function
 
     def start(self, name: str) -> None:
-        self.workers[name] = Cutter(name)
+        self.workers[name] = Cutter(name, most_cut=self.chance.choice([1000, 30]))
         self.house.residency.worker_up(self.workers[name])
 
     def ask(self) -> None:
