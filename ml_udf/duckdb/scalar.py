@@ -24,6 +24,7 @@ from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import STATEMENT
 from ml_udf.duckdb.vectors import (
     ArrowVector,
+    VectorType,
     column_of,
     fitting,
     in_calendar,
@@ -42,6 +43,11 @@ _OF_PHOTOS = {
     "path": "give a path of the inference server's host, as a text; "
     "to give an image's bytes, register it with input_name='image' (docs/using.md)",
 }
+_SHOWN_CHARS = 200
+_AS_REGISTERED = (
+    "if {name} was deployed anew and answers something else now, register it again, as in "
+    "ml_udf.duckdb.register(con, …); else the model behind it does not keep to what its metadata promise"
+)
 _KINDS = {
     "number": pa.float64(),
     "text": pa.string(),
@@ -85,8 +91,28 @@ class Scalar:
         except MlUdfError as error:
             self.calls.note(error)
             raise spelled_out(error, self.name) from None
-        fit = None if target.of_text is None else lambda _, value: target.fit(value)
-        return target.array(self.calls.values(self.binding, statement, values, fit))
+        fit = None if target.of_text is None else lambda _, value: self._fitted(target, value)
+        found = self.calls.values(self.binding, statement, values, fit)
+        try:
+            return target.array(found)
+        except (WrongType, TypeError, ValueError, pa.ArrowException) as misfit:
+            reason = misfit.message if isinstance(misfit, WrongType) else f"{misfit!s:.{_SHOWN_CHARS}}"
+            refused = self._misfit(target, reason)
+            self.calls.note(refused)
+            raise spelled_out(refused, self.name) from None
+
+    def _fitted(self, target: VectorType, value: Any) -> Any:  # noqa: ANN401  # of the wire's types
+        try:
+            return target.fit(value)
+        except WrongType as misfit:
+            raise self._misfit(target, misfit.message) from None
+
+    def _misfit(self, target: VectorType, reason: str) -> WrongType:
+        """DuckDB's functions have one type for good: that of the answers when they were registered."""
+        return WrongType(
+            f"its answers are no {target.sql}, as they were when it was registered: {reason}",
+            hint=_AS_REGISTERED.format(name=self.name),
+        )
 
     def _values(self, columns: Sequence[ArrowVector], *, rows: bool) -> list[Value]:
         """The inputs. rows: whether a table's columns are still to be made into rows."""
