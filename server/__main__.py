@@ -26,6 +26,7 @@ from server.http.native.choice import FRONTS, FrontMissing, choose_front
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.bulk_sharing import bulk_sharing_named
 from server.scheduling.policies.by_name import POLICIES
+from server.setting_files import read_setting
 from server.settings import LAST_PORT, Settings, WorkerBounds, is_loopback, port_range
 
 if TYPE_CHECKING:
@@ -270,6 +271,10 @@ def _check(settings: Settings) -> None:
     wrong_roots = [root for root in settings.media_root if root.exists() and not root.is_dir()]
     if wrong_roots:
         raise SettingsError(f"--media-root {wrong_roots[0]} is not a folder")
+    for name in ("port_file", "answer_cache_file"):  # both are written beside, and put in their place
+        path: Path | None = getattr(settings, name)
+        if path is not None and path.expanduser().exists() and not path.expanduser().is_file():
+            raise SettingsError(f"--{name.replace('_', '-')} {path} is not a regular file")
     try:
         AllowedEndpoints(settings.allow_remote, allow_plain=settings.allow_remote_plain)
     except ValueError as exc:
@@ -322,7 +327,7 @@ def _url(name: str, url: str, path: Path | None) -> str:
     if url:
         raise SettingsError(f"{flag} and {flag}-file say the same thing; give one of them")
     try:
-        text = path.expanduser().read_text().strip()
+        text = read_setting(path).strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise SettingsError(f"the file of {flag}-file, {path}, cannot be read: {exc}") from exc
     if not text or len(text.split()) != 1:
@@ -334,7 +339,7 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = path.expanduser().read_text().strip()
+        token = read_setting(path).strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise SettingsError(f"the token file {path} cannot be read: {exc}") from exc
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:

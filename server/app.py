@@ -129,6 +129,7 @@ from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
 from server.serving.wishes import Wishes
+from server.setting_files import read_setting
 from server.settings import Settings, WorkerBounds, is_loopback, port_range
 from server.storage import StartError, Storage, open_storage
 from server.store.audit import AuditRepository
@@ -798,7 +799,7 @@ def _prices(settings: Settings) -> Mapping[str, Price] | None:
     if settings.prices is None:
         return None
     try:
-        text = settings.prices.expanduser().read_text()
+        text = read_setting(settings.prices)
     except (OSError, UnicodeDecodeError) as exc:
         raise ValueError(f"{settings.prices} cannot be read: {exc}") from exc
     found = prices_of(text, str(settings.prices))

@@ -158,6 +158,8 @@ def _load_key(context: ssl.SSLContext, files: TlsFiles) -> bool:
     key, flag = files.key or files.cert, "--tls-key" if files.key else "--tls-cert"
     try:
         mode = key.stat().st_mode
+        if not stat.S_ISREG(mode):  # a pipe would keep whoever opens it waiting
+            raise TlsError(f"{flag} {key} is not a regular file")
         key.open("rb").close()
     except OSError as exc:
         raise TlsError(f"{flag} {key} cannot be read: {exc.strerror}") from exc
@@ -173,6 +175,8 @@ def _load_key(context: ssl.SSLContext, files: TlsFiles) -> bool:
 
 def _certificates(flag: str, file: Path) -> list[Certificate]:
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # as above; and it is read again at each renewal
+            raise TlsError(f"{flag} {file} is not a regular file")
         found = x509.load_pem_x509_certificates(file.read_bytes())
     except OSError as exc:
         raise TlsError(f"{flag} {file} cannot be read: {exc.strerror}") from exc

@@ -23,6 +23,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from server.errors import BadOption
+from server.setting_files import read_setting
 from server.training.datasets.spec import DatasetSpec
 
 __all__ = ["SourceConnections"]
@@ -284,7 +285,7 @@ def _told(exc: psycopg.Error) -> str:
 
 def _read(file: Path) -> dict[str, _Source]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_setting(file)
         parsed = tomllib.loads(text)
     except OSError as exc:
         raise BadOption(f"the connections file {file} cannot be read: {exc.strerror}") from None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from server import setting_files
 from server.__main__ import SettingsError, main, settings_from
 from server.app import create_app
 from server.settings import Settings, is_loopback
 from server.storage import StartError
+from tests.certificates import Certificates
 
 CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -93,6 +96,44 @@ def test_listening_beyond_loopback_needs_a_token(host: str, tmp_path: Path) -> N
         settings_from(plain, {})
     assert settings_from([*plain, "--allow-plain"], {}).host == host
     assert settings_from([*plain, f"--tls-cert={tmp_path}"], {}).host == host
+
+
+@pytest.mark.parametrize("flag", ["--token-file", "--database-url-file", "--parameters-url-file"])
+def test_a_pipe_that_nobody_writes_to_ends_the_start(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(setting_files.read_setting, "__defaults__", (0.05,))
+    assert main([f"{flag}={tmp_path / 'pipe'}"]) == 2
+    assert "it is a pipe that nobody writes to" in capsys.readouterr().err
+
+
+def test_a_pipe_of_prices_that_nobody_writes_to_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "prices.toml")
+    monkeypatch.setattr(setting_files.read_setting, "__defaults__", (0.05,))
+    with pytest.raises(StartError, match=r"--prices: .* cannot be read: .* a pipe that nobody writes to"):
+        create_app(Settings(home=tmp_path / "home", device="cpu", prices=tmp_path / "prices.toml"))
+
+
+@pytest.mark.parametrize("flag", ["--port-file", "--answer-cache-file"])
+def test_what_the_server_writes_is_no_pipe_and_no_folder(flag: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(SettingsError, match=f"{flag} {path} is not a regular file"):
+            settings_from([f"{flag}={path}"], {})
+
+
+@pytest.mark.parametrize("flag", ["--tls-cert", "--tls-key", "--tls-client-ca"])
+def test_what_is_read_again_at_each_renewal_is_no_pipe(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cert, key = Certificates(tmp_path).issue("server")
+    os.mkfifo(tmp_path / "pipe")
+    flags = {"--tls-cert": cert, "--tls-key": key, flag: tmp_path / "pipe"}
+    assert main([f"{name}={path}" for name, path in flags.items()]) == 2
+    assert f"{flag} {tmp_path / 'pipe'} is not a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.security
