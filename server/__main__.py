@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app.api,
         host=settings.host,
         port=settings.port,
-        port_file=settings.port_file,
+        port_file=None if settings.port_file is None else settings.port_file.expanduser(),
         tls=tls,
         limits=ConnectionLimits(
             connections=settings.max_connections,
@@ -137,11 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
         native=front.name == "native",
     )
-    listener.run()
-    if app.ended_by:
-        print(f"ml_udf server: {app.ended_by}", file=sys.stderr)  # noqa: T201  # the last line says why
-        return 4
-    return 0
+    try:
+        listener.run()
+    finally:
+        if app.ended_by:
+            print(f"ml_udf server: {app.ended_by}", file=sys.stderr)  # noqa: T201  # the last line says why
+    return 4 if app.ended_by else 0
 
 
 def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting's type is data here

@@ -269,14 +269,21 @@ class App:
         loop.set_exception_handler(supervisor.callback_failed)
         # Most of them wait for a disk or a database: a registry that is locked must not keep all of them.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
-        async with _running(
-            self._settings,
-            self._access,
-            self._storage,
-            supervisor,
-            self._environment,
-            self._cluster_environment,
-        ) as services:
+        async with contextlib.AsyncExitStack() as stack:
+            running = _running(
+                self._settings,
+                self._access,
+                self._storage,
+                supervisor,
+                self._environment,
+                self._cluster_environment,
+            )
+            try:
+                services = await stack.enter_async_context(running)
+            except Exception as error:
+                told = str(error) if isinstance(error, StartError) else f"{type(error).__name__}: {error}"
+                self.ended_by = f"it cannot start: {told}"
+                raise
             settings = self._settings
             codec = Codec(
                 settings.max_rows,
@@ -765,7 +772,10 @@ def _answer_cache(
     stamps = FileStamps([str(Path(root).expanduser().absolute()) for root in settings.media_root])
     file = settings.answer_cache_file
     keying = None if file is None else AnswerFile(file.expanduser().absolute()).keying()
-    store = new_store(choose_store(settings.answer_store).name, nbytes, keying)
+    try:
+        store = new_store(choose_store(settings.answer_store).name, nbytes, keying)
+    except MemoryError:
+        raise StartError(f"--answer-cache-bytes {nbytes} is more than this machine has") from None
     return CachedCalls(dispatcher, store, stamps, metrics, supervisor.tasks())
 
 

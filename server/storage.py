@@ -53,7 +53,7 @@ def open_storage(settings: Settings) -> Storage:
     try:
         engine = open_database(settings.registry_url())
         migrate(engine)
-    except (SQLAlchemyError, CommandError, OSError) as exc:
+    except (SQLAlchemyError, CommandError, OSError, ImportError) as exc:  # ImportError: of a driver
         # The driver's own words: SQLAlchemy's add the statement, and the URL may hold a password.
         cause = getattr(exc, "orig", None) or exc
         where = "--database-url" if settings.database_url else f"{settings.home / 'registry.db'}"

@@ -121,18 +121,24 @@ class Listener(uvicorn.Server):
         assert self._connections is not None
         make_room(self._limits.connections)
         running["watch"](self._connections.occupancy)
+        host, port = server.sockets[0].getsockname()[:2]
+        if self._port_file is not None:
+            try:
+                _write_port(self._port_file, port)
+            except OSError as exc:
+                log.error("the port cannot be written to %s: %s", self._port_file, exc.strerror)
+                server.close()
+                await self.lifespan.shutdown()
+                sys.exit(_NOT_STARTED)
         self.servers = [server]
         self.started = True
         _spare_collections()
-        host, port = server.sockets[0].getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         scheme = "http" if self._tls is None else "https"
         url = f"{scheme}://{name}:{port}"
         print(f"ml_udf server listening on {url}", flush=True)  # noqa: T201  # the promised line
         for line in running["greeting"](url):
             print(line, flush=True)  # noqa: T201  # for whoever started it
-        if self._port_file is not None:
-            _write_port(self._port_file, port)
         if self._tls is None:  # its terminal is closed: what is in flight is finished all the same
             loop.add_signal_handler(signal.SIGHUP, self.handle_exit, signal.SIGHUP, None)
         else:
@@ -245,5 +251,10 @@ def _spare_collections() -> None:
 def _write_port(path: Path, port: int) -> None:
     # Whole or not at all: whoever waits for the file may read it the moment it is there.
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".port-", delete=False) as out:
-        out.write(str(port))
-    os.replace(out.name, path)
+        try:
+            out.write(str(port))
+            out.flush()
+            os.replace(out.name, path)
+        except OSError:
+            os.unlink(out.name)
+            raise

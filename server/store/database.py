@@ -13,6 +13,7 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError
 
 __all__ = ["migrate", "open_database", "reading", "utc"]
 
@@ -39,6 +40,8 @@ def open_database(url: str, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Engine:
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)
         return engine
+    if parsed.get_backend_name() not in {"postgresql", "postgres"}:
+        raise ArgumentError(f"it is SQLite or PostgreSQL, not {parsed.get_backend_name()}")
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     return create_engine(parsed, pool_pre_ping=True)

@@ -165,6 +165,14 @@ def test_the_token_opens_and_is_not_in_the_log(guarded: InferenceServer) -> None
         (["--database-url=sqlite:////proc/nowhere.db"], "the registry (--database-url) cannot be opened: "),
         (["--database-url=postgresql://me@127.0.0.1:1/x"], "the registry (--database-url) cannot be"),
         (["--database-url=nonsense"], "the registry (--database-url) cannot be opened: "),
+        (
+            ["--database-url=mysql://me@h/x"],
+            "the registry (--database-url) cannot be opened: it is SQLite or",
+        ),
+        (
+            ["--database-url=sqlite+no://"],
+            "the registry (--database-url) cannot be opened: Can't load plugin",
+        ),
     ],
 )
 def test_what_cannot_be_opened_at_the_start_is_told_in_one_line(
@@ -176,3 +184,26 @@ def test_what_cannot_be_opened_at_the_start_is_told_in_one_line(
     assert ended.stderr.splitlines()[0].startswith(f"ml_udf server: {said}")
     assert "Traceback" not in ended.stderr
     assert "secret" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--port-file=nowhere/port"],
+            "the port cannot be written to nowhere/port: No such file or directory",
+        ),
+        (
+            [f"--answer-cache-bytes={1 << 62}"],
+            f"--answer-cache-bytes {1 << 62} is more than this machine has",
+        ),
+    ],
+)
+def test_what_is_seen_later_in_the_start_is_told_in_its_last_line(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    command = [sys.executable, "-m", "server", "--port=0", f"--home={tmp_path}", "--device=cpu", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert ended.returncode == 3
+    assert said in ended.stderr.splitlines()[-1]
+    assert "listening" not in ended.stdout
