@@ -37,7 +37,8 @@ class Job:
     """A training job; `state` is running, paused, done, cancelled or failed.
 
     found: of a job that does not run, its studies as people see them; None where that is not known.
-    owner: the token that began it; "" = nobody's.
+    owner: the token that began it; "" = nobody's. damage: why its spec cannot be read, and is empty; "" = it
+    can.
     """
 
     id: int
@@ -50,6 +51,7 @@ class Job:
     ended_at: datetime | None
     found: dict[str, Any] | None = None
     owner: str = ""
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

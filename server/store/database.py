@@ -15,6 +15,8 @@ from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError
 
+from server.store.damaged import read_json
+
 __all__ = ["migrate", "open_database", "reading", "utc"]
 
 # Two servers that start at once on one PostgreSQL must not both create the tables.
@@ -36,7 +38,7 @@ def open_database(url: str, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Engine:
             path = Path(parsed.database).expanduser()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(0o600)  # SQLite gives the files beside it the same mode
-        engine = create_engine(parsed, connect_args={"timeout": lock_timeout_s})
+        engine = create_engine(parsed, connect_args={"timeout": lock_timeout_s}, json_deserializer=read_json)
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)
         return engine
@@ -44,7 +46,7 @@ def open_database(url: str, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Engine:
         raise ArgumentError(f"it is SQLite or PostgreSQL, not {parsed.get_backend_name()}")
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
-    return create_engine(parsed, pool_pre_ping=True)
+    return create_engine(parsed, pool_pre_ping=True, json_deserializer=read_json)
 
 
 def reading(engine: Engine) -> Engine:

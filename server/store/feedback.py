@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Engine, delete, func, insert, select, update
+from sqlalchemy import Engine, Row, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from server.errors import VersionGone
+from server.store.damaged import learned_in, object_in, readable
 from server.store.database import reading
 from server.store.retries import retried
 from server.store.tables import (
@@ -248,7 +249,12 @@ class FeedbackRepository:
                 .where(row.function == function, row.version == version, row.turn > after)
                 .order_by(row.turn)
             )
-            return [(digest, state, turn) for digest, state, turn in found]
+            what = f"what labels given in a context taught version {version} of the function {function}"
+
+            def known(each: Row[tuple[str, dict[str, Any], int]]) -> tuple[str, dict[str, Any], int]:
+                return each.digest, object_in(each.state, what), each.turn
+
+            return readable(found, known)
 
     @retried
     def newest(self, function: str, version: int, most: int) -> list[Labelled]:
@@ -278,7 +284,8 @@ class FeedbackRepository:
         """
         with Session(self._engine) as session:
             deployment = _locked(session, function, version)
-            revised = revise(deployment.feedback)
+            what = f"what labels taught version {version} of the function {function}"
+            revised = revise(learned_in(deployment.feedback, what))
             if revised is None:
                 return False
             deployment.feedback, deployment.refit = revised
@@ -306,7 +313,13 @@ class FeedbackRepository:
                     DeploymentRow.function == function, DeploymentRow.version == version
                 )
             ).one_or_none()
-            return None if found is None else DeploymentState(*found)
+            if found is None:
+                return None
+            whose = f"version {version} of the function {function}"
+            return DeploymentState(
+                learned_in(found.feedback, f"what labels taught {whose}"),
+                learned_in(found.refit, f"what was fitted anew of {whose}"),
+            )
 
     @retried
     def forget_old(self) -> int:

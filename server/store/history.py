@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
+from server.store.damaged import object_in, readable
 from server.store.database import reading
 from server.store.retries import retried
 from server.store.tables import HistoryRow
@@ -41,7 +42,7 @@ class HistoryRepository:
             rows = session.scalars(
                 select(HistoryRow).where(HistoryRow.server == self._server).order_by(HistoryRow.at_s)
             )
-            return [StoredSlot(row.ring, row.slot, row.at_s, dict(row.stretch)) for row in rows]
+            return readable(rows, _slot)
 
     @retried
     def write(self, slots: Iterable[StoredSlot]) -> None:
@@ -70,3 +71,8 @@ class HistoryRepository:
                 )
             )
             session.commit()
+
+
+def _slot(row: HistoryRow) -> StoredSlot:
+    stretch = object_in(row.stretch, f"slot {row.slot} of what was done in a {row.ring}")
+    return StoredSlot(row.ring, row.slot, row.at_s, stretch)

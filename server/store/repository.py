@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption, Overloaded
+from server.store.damaged import DamagedRecord, learned_in, object_in, readable
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
@@ -73,6 +74,11 @@ class Repository:
         with Session(self._engine) as session:
             known = session.get(ModelVersionRow, (model.name, model.version))
             if known is not None:
+                if not isinstance(known.manifest, dict) and known.sha256 == model.sha256:
+                    # It is damaged there, and its own files say it still.
+                    known.manifest = dict(manifest)
+                    session.commit()
+                    log.warning("manifest mended from the model's files model=%s", model.key)
                 if _checksums(self._model(known)) != _checksums(model):
                     raise BadOption(
                         f"model {model.name} version {model.version} is registered with other weights; "
@@ -131,7 +137,7 @@ class Repository:
             for row in rows:
                 try:
                     found.append(self._model(row))
-                except BadOption as error:
+                except (BadOption, DamagedRecord) as error:
                     log.error("model not served model=%s/%d reason=%r", row.name, row.version, error.message)
         return found
 
@@ -261,7 +267,7 @@ class Repository:
                 .where(DeploymentRow.retired_at.is_(None))
                 .order_by(DeploymentRow.function, DeploymentRow.version)
             )
-            return [_deployment(row) for row in rows]
+            return readable(rows, _deployment)
 
     @retried
     def deployment(self, function: str, version: int) -> Deployment | None:
@@ -283,12 +289,13 @@ class Repository:
                 .order_by(DeploymentRow.version.desc())
                 .limit(limit)
             )
-            return [_deployment(row) for row in rows]
+            return readable(rows, _deployment)
 
     # ── rows to nouns ─────────────────────────────────────────────────────────────────────────────
 
     def _model(self, row: ModelVersionRow) -> ModelVersion:
-        model = model_from_manifest(row.manifest, self._home / row.directory)
+        manifest = object_in(row.manifest, f"the manifest of the model {row.name} version {row.version}")
+        model = model_from_manifest(manifest, self._home / row.directory)
         last_used = 0.0 if row.last_used_at is None else utc(row.last_used_at).timestamp()
         return replace(
             model,
@@ -333,8 +340,15 @@ def _contexts_of(function: str) -> Delete:
 
 
 def _deployment(row: DeploymentRow) -> Deployment:
+    whose = f"version {row.version} of the function {row.function}"
     return Deployment(
-        row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback, row.refit
+        row.function,
+        row.version,
+        object_in(row.spec, f"the specification of {whose}"),
+        utc(row.deployed_at),
+        None if row.fit is None else object_in(row.fit, f"what was fitted of {whose}"),
+        learned_in(row.feedback, f"what labels taught {whose}"),
+        learned_in(row.refit, f"what was fitted anew of {whose}"),
     )
 
 

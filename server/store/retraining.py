@@ -8,6 +8,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from server.catalog.retraining import Retraining
+from server.store.damaged import list_in, object_in, readable
 from server.store.database import reading, utc
 from server.store.retries import retried
 from server.store.tables import RetrainingRow
@@ -27,7 +28,7 @@ class RetrainingRepository:
         """Every one, by function."""
         with Session(self._reading) as session:
             rows = session.scalars(select(RetrainingRow).order_by(RetrainingRow.function))
-            return [_retraining(row) for row in rows]
+            return readable(rows, _retraining)
 
     @retried
     def find(self, function: str) -> Retraining | None:
@@ -75,11 +76,13 @@ class RetrainingRepository:
 
 
 def _retraining(row: RetrainingRow) -> Retraining:
+    what = f"by whose rights the function {row.function} is trained again"
+    roles = None if row.roles is None else list_in(object_in(row.roles, what).get("roles"), what)
     return Retraining(
         row.function,
         row.every_s,
         row.budget,
-        None if row.roles is None else tuple(row.roles["roles"]),
+        None if roles is None else tuple(roles),
         None if row.next_at is None else utc(row.next_at),
         row.job,
         row.outcome,

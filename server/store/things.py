@@ -9,6 +9,7 @@ from sqlalchemy import Engine, Select, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from server.store.damaged import DamagedRecord, list_in, tell
 from server.store.database import reading
 from server.store.retries import once, retried
 from server.store.tables import DatasetRow, DeploymentRow, ModelVersionRow, ThingRow
@@ -39,7 +40,7 @@ class ThingRepository:
         columns = (ThingRow.kind, ThingRow.name, ThingRow.owner, ThingRow.visibility, ThingRow.shared_with)
         with Session(self._reading) as session:
             rows = session.execute(select(*columns).order_by(ThingRow.kind, ThingRow.name))
-            return [StoredThing(*row[:4], tuple(row[4])) for row in rows]
+            return [StoredThing(*row[:4], _shared(*row)) for row in rows]
 
     @once
     def add(self, thing: StoredThing) -> StoredThing:
@@ -95,4 +96,14 @@ def _row(thing: StoredThing) -> ThingRow:
 
 
 def _thing(row: ThingRow) -> StoredThing:
-    return StoredThing(row.kind, row.name, row.owner, row.visibility, tuple(row.shared_with))
+    told = (row.kind, row.name, row.owner, row.visibility, row.shared_with)
+    return StoredThing(*told[:4], _shared(*told))
+
+
+def _shared(kind: str, name: str, owner: str, visibility: str, shared_with: object) -> tuple[str, ...]:
+    """With nobody, where that is damaged."""
+    try:
+        return tuple(map(str, list_in(shared_with, f"with whom the {kind} {name} is shared")))
+    except DamagedRecord as error:
+        tell(error)
+        return ()

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
+from server.store.damaged import DamagedRecord, list_in, object_in, tell
 from server.store.database import reading, utc
 from server.store.retries import once, retried
 from server.store.tables import SecretRow, TokenRow
@@ -117,13 +118,23 @@ def _all_locked(session: Session) -> list[StoredToken]:
 
 
 def _stored(row: TokenRow) -> StoredToken:
+    """One whose rights are damaged has none: left out, the server might seem to have no tokens at all."""
+    whose = f"of the token {row.name}"
+    try:
+        scopes = tuple(list_in(row.scopes, f"the scopes {whose}"))
+        grants = object_in(row.grants, f"what is granted {whose}")
+        shares = object_in(row.shares, f"the shares {whose}")
+        users = tuple(list_in(row.users, f"the users {whose}"))
+    except DamagedRecord as error:
+        tell(error)
+        scopes, grants, shares, users = (), {}, {}, ()
     return StoredToken(
         digest=row.digest,
         name=row.name,
-        scopes=tuple(row.scopes),
-        grants=row.grants,
-        shares=row.shares,
-        users=tuple(row.users),
+        scopes=scopes,
+        grants=grants,
+        shares=shares,
+        users=users,
         created_by=row.created_by,
         created_at=utc(row.created_at),
         expires_at=None if row.expires_at is None else utc(row.expires_at),

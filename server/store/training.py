@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot, unknown_dataset, unknown_job
 from server.errors import UnknownFunction
+from server.store.damaged import DamagedRecord, learned_in, object_in, readable
 from server.store.database import reading, utc
 from server.store.leases import check_fence
 from server.store.retries import once, retried
@@ -63,7 +64,7 @@ class TrainingRepository:
                 )
                 .order_by(SnapshotRow.dataset)
             )
-            return [_snapshot(row, dataset) for row, dataset in rows]
+            return readable(rows, lambda found: _snapshot(*found))
 
     @retried
     def snapshot(self, dataset: str, snapshot: str | None = None) -> Snapshot:
@@ -83,7 +84,7 @@ class TrainingRepository:
             rows = session.scalars(
                 select(SnapshotRow).where(SnapshotRow.dataset == dataset).order_by(SnapshotRow.taken_at)
             )
-            return [_snapshot(row) for row in rows]
+            return readable(rows, _snapshot)
 
     @once
     def add_job(self, dataset: str, snapshot: str, spec: Mapping[str, Any], owner: str = "") -> Job:
@@ -206,7 +207,10 @@ class TrainingRepository:
             ).all()
             if len(rows) < 2:
                 raise UnknownFunction(f"the function {function!r} has no earlier deployment to go back to")
-            return dict(rows[1].spec), rows[1].fit, rows[0].version
+            whose = f"version {rows[1].version} of the function {function}"
+            spec = object_in(rows[1].spec, f"the specification of {whose}")
+            fit = None if rows[1].fit is None else object_in(rows[1].fit, f"what was fitted of {whose}")
+            return spec, fit, rows[0].version
 
     @retried
     def test_looks(self, dataset: str, snapshot: str) -> list[Look]:
@@ -269,8 +273,10 @@ def _counted_with(dataset: str, snapshot: str) -> ColumnElement[bool]:
 
 def _snapshot(row: SnapshotRow, dataset: DatasetRow | None = None) -> Snapshot:
     """As it was taken; with a `dataset`, whose newest it is, as that is registered now (of equal rows)."""
-    spec = row.spec if dataset is None else dataset.spec
-    return Snapshot(row.dataset, row.id, dict(spec), dict(row.facts), utc(row.taken_at))
+    whose = f"of the dataset {row.dataset}"
+    spec = object_in(row.spec if dataset is None else dataset.spec, f"the specification {whose}")
+    facts = object_in(row.facts, f"what is known of the snapshot {row.id} {whose}")
+    return Snapshot(row.dataset, row.id, spec, facts, utc(row.taken_at))
 
 
 def _look(row: LookRow) -> Look:
@@ -295,15 +301,21 @@ def _look(row: LookRow) -> Look:
 
 def _job(row: JobRow) -> Job:
     ended = None if row.ended_at is None else utc(row.ended_at)
+    spec, damage = dict[str, Any](), ""
+    try:
+        spec = object_in(row.spec, f"the specification of job {row.id}")
+    except DamagedRecord as error:
+        damage = error.message
     return Job(
         row.id,
         row.dataset,
         row.snapshot,
-        dict(row.spec),
+        spec,
         row.state,
         row.reason,
         utc(row.created_at),
         ended,
-        None if row.found is None else dict(row.found),
+        learned_in(row.found, f"what job {row.id} has found"),
         row.owner,
+        damage,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
+from server.store.damaged import object_in, readable
 from server.store.database import reading, utc
 from server.store.retries import retried
 from server.store.tables import VariantOrderRow
@@ -45,10 +46,7 @@ class VariantOrderRepository:
                 .where(VariantOrderRow.server == self._server)
                 .order_by(VariantOrderRow.ordered_at, VariantOrderRow.variant)
             )
-            return [
-                KeptOrder(row.model, row.version, row.variant, row.wishes, utc(row.ordered_at).timestamp())
-                for row in rows
-            ]
+            return readable(rows, _order)
 
     @retried
     def put(self, orders: Sequence[KeptOrder]) -> None:
@@ -80,3 +78,8 @@ class VariantOrderRepository:
                 )
             )
             session.commit()
+
+
+def _order(row: VariantOrderRow) -> KeptOrder:
+    wishes = object_in(row.wishes, f"the order of {row.variant} of {row.model} version {row.version}")
+    return KeptOrder(row.model, row.version, row.variant, wishes, utc(row.ordered_at).timestamp())

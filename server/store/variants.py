@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from gpu_worker.model_files.file_list import ModelFile
 from server.catalog.variants import HeldOutAccuracy, Variant
+from server.store.damaged import object_in, readable
 from server.store.database import reading, utc
 from server.store.retries import retried
 from server.store.tables import ModelVariantRow
@@ -28,7 +29,7 @@ class VariantRepository:
         """Every one, refused ones too."""
         with Session(self._reading) as session:
             order = (ModelVariantRow.model, ModelVariantRow.version, ModelVariantRow.name)
-            return [_variant(row) for row in session.scalars(select(ModelVariantRow).order_by(*order))]
+            return readable(session.scalars(select(ModelVariantRow).order_by(*order)), _variant)
 
     @retried
     def put(self, variant: Variant) -> None:
@@ -61,6 +62,10 @@ def _row(variant: Variant) -> ModelVariantRow:
 
 
 def _variant(row: ModelVariantRow) -> Variant:
+    whose = f"of the variant {row.name} of {row.model} version {row.version}"
+    files = object_in(row.files, f"the list of files {whose}")
+    profile = object_in(row.profile, f"the profile {whose}")
+    held_out = None if row.held_out is None else object_in(row.held_out, f"the accuracy {whose}")
     return Variant(
         model=row.model,
         version=row.version,
@@ -68,15 +73,15 @@ def _variant(row: ModelVariantRow) -> Variant:
         runtime=row.runtime,
         precision=row.precision,
         threads=row.threads,
-        files=tuple(ModelFile(**file) for file in row.files["files"]),
+        files=tuple(ModelFile(**file) for file in files["files"]),
         nbytes=row.nbytes,
         resident_bytes=row.resident_bytes,
         load_s=row.load_s,
         profile_s={
             device: {int(rows): took_s for rows, took_s in points.items()}
-            for device, points in row.profile.items()
+            for device, points in profile.items()
         },
-        held_out=None if row.held_out is None else HeldOutAccuracy(**row.held_out),
+        held_out=None if held_out is None else HeldOutAccuracy(**held_out),
         refused=row.refused,
         measured_at=utc(row.measured_at).timestamp(),
     )

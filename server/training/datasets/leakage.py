@@ -77,13 +77,16 @@ def warm_start_jobs(jobs: Iterable[Job], task: str, dataset: str) -> list[Job]:
 def training_lineage(job: Job, model: str, job_of: Callable[[int], Job]) -> list[SnapshotKey]:
     """The snapshots that taught a job's `model`: its own, and those of the checkpoints it began from.
 
-    job_of: raises `UnknownFunction` for a job that is not known any more; so does this.
+    job_of: raises `UnknownFunction` for a job that is not known any more; so does this, and for one whose
+    spec is damaged.
     """
     taught: dict[SnapshotKey, None] = {}
     seen: set[int] = set()
     while job.id not in seen:
         seen.add(job.id)
         taught[job.dataset, job.snapshot] = None
+        if job.damage:
+            raise UnknownFunction(f"what taught the models of job {job.id} is not known: {job.damage}")
         origin = (job.spec.get("pretrained") or {}).get(model)
         if origin is None:
             return list(taught)

@@ -43,14 +43,18 @@ async def described(training: Training, job: Job, run: Run | None) -> dict[str, 
         "task": job.spec.get("task", DEFAULT_TASK),
         "snapshot": job.snapshot,
         "state": job.state,
-        "reason": "; ".join(filter(None, (trouble or job.reason, found.get("said", "")))),
-        "models": job.spec["models"],
-        "policy": job.spec["policy"],
-        "advisor": job.spec["advisor"],
+        "reason": "; ".join(filter(None, (_reason(job, trouble), found.get("said", "")))),
+        "models": job.spec.get("models", []),
+        "policy": job.spec.get("policy", ""),
+        "advisor": job.spec.get("advisor", ""),
         "epochs_used": sum(study["epochs_used"] for study in studies),
-        "epochs_budget": job.spec["budget_epochs"] or None,
+        "epochs_budget": job.spec.get("budget_epochs", 0) or None,
         "budget": str(
-            Budget(job.spec.get("budget_s", 0.0), job.spec["budget_epochs"], job.spec.get("budget_trials", 0))
+            Budget(
+                job.spec.get("budget_s", 0.0),
+                job.spec.get("budget_epochs", 0),
+                job.spec.get("budget_trials", 0),
+            )
         ),
         "seconds_used": round(sum(study.get("seconds_used", 0.0) for study in studies), 3),
         "trials": sum(study["trials"] for study in studies),
@@ -61,6 +65,11 @@ async def described(training: Training, job: Job, run: Run | None) -> dict[str, 
         "ended_at": None if job.ended_at is None else job.ended_at.isoformat(),
         "studies": found["studies"],
     }
+
+
+def _reason(job: Job, trouble: str) -> str:
+    told = trouble or job.reason
+    return told if job.damage in told else "; ".join(filter(None, (told, job.damage)))
 
 
 def _metric_of(job: Job) -> Metric | None:

@@ -345,6 +345,8 @@ class Training:
                 raise BadOption(
                     f"job {job} is {known.state}; cancel it, or wait, before it is given another budget"
                 )
+            if known.damage:
+                raise ServiceError(known.damage)
             had = JobSpec.from_json(known.spec).budget
             if asked.unit != had.unit or asked.amount < had.amount:
                 raise BadOption(
@@ -621,6 +623,8 @@ class Training:
         return run
 
     async def _run(self, job: Job) -> Run:
+        if job.damage:
+            raise ServiceError(job.damage)
         snapshot = await asyncio.to_thread(self._repository.snapshot, job.dataset, job.snapshot)
         tell = functools.partial(self.events.tell, job.id)
         return Run(job, snapshot, self._folder, self._parameters, tell, self._lease_s)

@@ -721,6 +721,26 @@ async def test_a_job_whose_snapshot_cannot_be_read_fails_alone(tmp_path: Path) -
 
 
 @on_a_loop
+async def test_a_job_whose_specification_is_damaged_fails_alone_and_is_shown(tmp_path: Path) -> None:
+    async with house(tmp_path, FakeTrainer(epoch_s=lambda message: 0.02)) as it:
+        damaged = await it.start(budget="1000 epochs")
+        other = await it.start(budget="1000 epochs")
+        await until(lambda: it.trained(damaged) and it.trained(other))
+        with it.repository._engine.begin() as connection:
+            connection.execute(text("UPDATE jobs SET spec = '{' WHERE id = :job"), {"job": damaged})
+    async with house(tmp_path) as it:
+        assert it.training.runs(other)
+        found = it.repository.job(damaged)
+        assert found.state == "failed"
+        assert found.reason.startswith(f"the specification of job {damaged} is damaged in the registry (")
+        shown = [await described(it.training, *known) for known in await it.training.jobs()]
+        assert [(told["id"], told["state"]) for told in shown] == [(damaged, "failed"), (other, "running")]
+        assert shown[0]["reason"] == found.reason
+        with pytest.raises(ServiceError, match="is damaged in the registry"):
+            await it.training.extend(damaged, "2000 epochs")
+
+
+@on_a_loop
 async def test_a_job_for_a_task_of_a_newer_release_is_listed(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         known = it.repository.add_job(
