@@ -15,12 +15,13 @@ from urllib.parse import unquote
 from server.access.caller import Caller
 from server.http.request_head import Head
 
-__all__ = ["STATUS_LINES", "AsgiExchange", "ClientConnection", "path_of", "scope_of"]
+__all__ = ["STATUS_LINES", "TOLD", "AsgiExchange", "ClientConnection", "path_of", "scope_of"]
 
 log = logging.getLogger("ml_udf.server")
 
 STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 STATUS_LINES[499] = b"HTTP/1.1 499 Client Closed Request\r\n"
+TOLD = "ml_udf.told"  # of a scope: the log has what was raised in it
 _HELD_BYTES = 1 << 16  # of a body that the application has not asked for
 _BODILESS = frozenset((204, 304))
 
@@ -93,7 +94,8 @@ class AsgiExchange:
             await application(self._scope, self._receive, self._send)
         except Exception:
             if not self._gone:
-                log.exception("request failed method=%s path=%s", self._head.method, self._scope["path"])
+                if not self._scope.get(TOLD):
+                    log.exception("request failed method=%s path=%s", self._head.method, self._scope["path"])
                 if not self._started:
                     await self._failed()
         finally:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from server.disk_space import no_space
 from server.errors import BadOption, ServiceError
+from server.http.asgi_exchange import TOLD
 
 __all__ = ["error_reply", "json_reply", "map_errors"]
 
@@ -82,6 +83,7 @@ def map_errors(api: FastAPI, shown: Shown = lambda request, status, message: Non
 
     async def of_anything(request: Request, error: Exception) -> Response:
         log.error("request failed method=%s path=%s", request.method, request.url.path, exc_info=error)
+        request.scope[TOLD] = True  # the framework raises it once more, past this reply
         fault = ServiceError("the server failed inside; its log holds the cause")
         if (page := shown(request, fault.status, fault.message)) is not None:
             return page

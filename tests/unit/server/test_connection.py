@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import pytest
+from fastapi import FastAPI
 
 from server.access.caller import NOBODY
 from server.http.application import (
@@ -23,6 +24,7 @@ from server.http.application import (
 )
 from server.http.asgi_exchange import path_of
 from server.http.connection import Connection, ConnectionLimits, Connections
+from server.http.replies import map_errors
 from server.http.request_head import Head
 from server.routes.infer import is_infer
 from tests.waiting import until
@@ -419,6 +421,29 @@ def test_what_the_application_raises_is_a_500_and_the_connection_goes_on(run: Ru
         writer.close()
 
     run(test)
+
+
+def test_a_fault_stands_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    api = FastAPI()
+    map_errors(api)
+
+    @api.post("/fault")
+    async def fault() -> None:
+        raise ValueError("on purpose")
+
+    class Behind(Application):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await api(scope, receive, send)
+
+    async def asked() -> None:
+        async with serving(Behind(), ConnectionLimits()) as (_, port):
+            (told,) = await replies(port, [request("/fault")], 1)
+            assert told == {"error": "internal: the server failed inside; its log holds the cause"}
+
+    asyncio.run(asked())
+    (told,) = [each for each in caplog.records if "request failed" in each.message]
+    assert told.exc_info is not None
+    assert str(told.exc_info[1]) == "on purpose"
 
 
 # ── what a client may cost ──────────────────────────────────────────────────────────────────────────
