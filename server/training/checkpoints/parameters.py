@@ -14,7 +14,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from gpu_worker.model_files.regular import optimiser_file
@@ -124,6 +124,10 @@ class Parameters:
             yield pinned
         finally:
             self._store._pins[:] = [other for other in self._store._pins if other is not pins]
+
+    def has_others(self, known: Container[str]) -> bool:
+        """Whether there is a checkpoint in the folder that is none of `known`."""
+        return any(path.stem not in known for path in self.folder.glob(f"[!.]*{self._suffix}"))
 
     def collect(self, keep: Iterable[str]) -> int:
         """Throw away all but `keep` and what is pinned; how many went. Raises `ServiceError`."""

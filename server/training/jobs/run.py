@@ -138,6 +138,7 @@ class Run:
                 self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
             with _readable(self._journal):
                 storage = open_journal(str(self._journal), self._master_lock)
+                self._check_records()
                 masters = {
                     model: Master(as_begun(study, storage), storage)
                     for model, study in self._studies().items()
@@ -170,6 +171,19 @@ class Run:
                 }
 
         self._found = await asyncio.to_thread(read)
+
+    def _check_records(self) -> None:
+        """Raises ValueError where there are checkpoints of the job, and no records: begun anew, it would
+        throw them away.
+        """
+        if self._journal.exists() and self._journal.stat().st_size:
+            return
+        before = {origin["checkpoint"] for origin in (self.spec.pretrained or {}).values()}
+        if self._parameters.has_others(before):
+            raise ValueError(
+                f"the job's records, {self._journal}, are gone, and it has trained already: "
+                "restore the file, or train anew"
+            )
 
     def close(self) -> None:
         """Let another be the one that trains."""

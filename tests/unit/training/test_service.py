@@ -704,6 +704,34 @@ async def test_a_job_whose_journal_is_damaged_fails_alone_and_says_which(tmp_pat
         assert (told["state"], told["reason"]) == ("failed", found.reason)
 
 
+@pytest.mark.parametrize("damage", ["emptied", "removed", "half a line"])
+@on_a_loop
+async def test_a_job_whose_journal_is_gone_says_so_and_keeps_its_checkpoints(
+    tmp_path: Path, damage: str
+) -> None:
+    async with house(tmp_path, FakeTrainer(epoch_s=lambda message: 0.02)) as it:
+        job = await it.start(budget="1000 epochs")
+        other = await it.start(budget="1000 epochs")
+        kept = it.folder / "checkpoints" / f"job-{job}"
+        await until(lambda: it.trained(other) and any(kept.glob("*.safetensors")))
+    journal = it.folder / "studies" / f"job-{job}.journal"
+    before = {path.name for path in kept.iterdir()}
+    if damage == "removed":
+        journal.unlink()
+    else:
+        journal.write_text("" if damage == "emptied" else '{"op_code"')
+    async with house(tmp_path) as it:
+        assert it.training.runs(other)
+        found = it.repository.job(job)
+        assert found.state == "failed"
+        assert f"the job's records, {journal}, are gone, and it has trained already" in found.reason
+        told = await described(it.training, *await it.training.shown(job))
+        assert (told["state"], told["reason"]) == ("failed", found.reason)
+        with pytest.raises(ValueError, match="are gone"):
+            await it.training.extend(job, "2000 epochs")
+    assert {path.name for path in kept.iterdir()} == before
+
+
 @on_a_loop
 async def test_a_job_whose_snapshot_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     async with house(tmp_path, FakeTrainer(epoch_s=lambda message: 0.02)) as it:
