@@ -9,10 +9,11 @@ the function itself, with the values alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -128,19 +129,31 @@ class Scalar:
         return column_of(fitting(self.name, columns[0], input_vector(self.info), hint))
 
     def _rows(self, columns: Sequence[ArrowVector]) -> list[Value]:
-        typed: list[list[Any]] = []
+        texts: list[list[str]] = []
         for (name, kind), column in zip(self.info.columns, columns, strict=True):
             try:
-                typed.append(in_calendar(column.cast(_KINDS[kind])).to_pylist())
+                values = in_calendar(column.cast(_KINDS[kind])).to_pylist()
             except (ValueError, OverflowError, pa.ArrowNotImplementedError) as exc:
                 raise InputInvalid(
                     f"{name} is a {kind}, and was given {type_name(column.type)}: {exc}",
                     hint="give a value of that kind, or NULL where it is missing",
                 ) from None
-        return [json.dumps(row, ensure_ascii=False, default=_iso_8601) for row in zip(*typed, strict=True)]
+            written = _WRITTEN.get(kind, _moment)
+            texts.append(["null" if value is None else written(value) for value in values])
+        return [f"[{', '.join(row)}]" for row in zip(*texts, strict=True)]
 
 
-def _iso_8601(moment: object) -> str:
-    """Of a date or a time, which JSON does not have."""
-    assert isinstance(moment, date)
-    return moment.isoformat()
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else json.dumps(value)
+
+
+def _moment(value: date) -> str:
+    return f'"{value.isoformat()}"'
+
+
+# As `json.dumps` writes them, which takes three times as long for a row.
+_WRITTEN: Final[Mapping[str, Callable[[Any], str]]] = {
+    "number": _number,
+    "text": json.JSONEncoder(ensure_ascii=False).encode,
+    "boolean": json.dumps,
+}
