@@ -52,7 +52,15 @@ def score_postgres(
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)
         job = BulkJob.begun("table", layout.title)
-        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s, job=job)
+        asking = Asking(
+            client,
+            binding,
+            info.version,
+            options,
+            patience_s=request.patience_s,
+            job=job,
+            column=layout.value_type,
+        )
         store.lock()  # released with the connection
 
         def show(so_far: ScoreProgress) -> None:

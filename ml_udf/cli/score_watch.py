@@ -462,6 +462,7 @@ class WatchWorker:
                 patience_s=patience,
                 keeps_faults=False,
                 job=job,
+                column=layout.value_type,
             )
 
         return _Bound(watch, layout, asking(PATIENCE_S), asking(PATIENCE_S), job)

@@ -112,6 +112,7 @@ class Scoring:
             options,
             patience_s=request.patience_s,
             job=BulkJob.begun("table", layout.title),
+            column=layout.value_type,
         )
         try:
             with self._shown(sql, layout.title) as show, _alone(sql, store):

@@ -6,7 +6,6 @@ Pure.
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 from ml_udf.client.contents import labels_of
 from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
-from ml_udf.errors import BadOption, MlUdfError, WrongType
+from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.scoring.texts import has_escaped_zero, holds_zero
 
 __all__ = [
     "Composite",
@@ -36,7 +36,6 @@ _WHOLE = {"smallint", "integer", "bigint"}
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
 _OF_TEXTS = {str, type(None)}
-_ESCAPED_ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def fitted(values: Sequence[Any], sql_type: str) -> list[Any]:
@@ -98,18 +97,11 @@ def _as_text(answer: Outcome) -> Outcome:
     if answer.value is None:
         return answer
     try:
-        if answer.detail is not None and _ESCAPED_ZERO.search(answer.detail.columns or ""):
-            raise _holds_zero(answer.detail.columns)
+        if answer.detail is not None and has_escaped_zero(answer.detail.columns or ""):
+            raise holds_zero(answer.detail.columns)
         return answer._replace(value=fitted_text(answer.value))
     except MlUdfError as misfit:
         return Outcome(error=misfit.with_traceback(None))
-
-
-def _holds_zero(value: object) -> WrongType:
-    return WrongType(
-        f"the answer {value!r:.80} holds a zero character, which no text of PostgreSQL can",
-        hint="the model behind the function has to leave it out",
-    )
 
 
 def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's types, to the SQL type's
@@ -119,8 +111,8 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
         raise BadOption(
             "the function answered bytes that are not text", hint="create it with returns => 'bytea'"
         )
-    if isinstance(value, str) and ("\0" in value or (_ESCAPED_ZERO.search(value) and sql_type in _TEXTS)):
-        raise _holds_zero(value)  # PL/Python would end the text there
+    if isinstance(value, str) and ("\0" in value or (has_escaped_zero(value) and sql_type in _TEXTS)):
+        raise holds_zero(value)  # PL/Python would end the text there
     if sql_type in _TEXTS and isinstance(value, str):
         return labels_of(value)
     if sql_type in ("json", "jsonb"):

@@ -31,6 +31,7 @@ from ml_udf.errors import (
     ServerUnreachable,
 )
 from ml_udf.scoring.pages import Page
+from ml_udf.scoring.texts import unheld
 
 __all__ = ["PASSING", "Asking"]
 
@@ -53,9 +54,10 @@ class Asking:
         patience_s: float,
         keeps_faults: bool = True,
         job: BulkJob | None = None,
+        column: str | None = None,
     ) -> None:
         """keeps_faults: whether an input that met its own fault is not sent a second time. job: what it all
-        is a part of, as the server lists it
+        is a part of, as the server lists it. column: the type of PostgreSQL's that takes the answers
         """
         self.job = job
         self.version = version
@@ -64,6 +66,7 @@ class Asking:
         self._options = replace(options, on_error="null")
         self._patience_s = patience_s
         self._keeps_faults = keeps_faults
+        self._column = column
         self._memo = Memo()  # by the inputs' hashes; in bytes, since an answer may be a long vector
         self._proof: tuple[str, Value] | None = None  # a row that was answered
         self.stats = CallStats()
@@ -188,10 +191,11 @@ class Asking:
                 if isinstance(error, PASSING):
                     passing = passing or error
                     again[key] = waiting[key]
-                else:
-                    answers[key] = Outcome(value, confidence, error)
-                    if error is None:
-                        self._proof = (key, waiting[key])
+                    continue
+                if error is None:
+                    self._proof = (key, waiting[key])
+                    error = None if self._column is None else unheld(value, self._column)
+                answers[key] = Outcome(value, confidence) if error is None else Outcome(error=error)
             if passing is None:
                 return answers
             if len(again) < len(waiting):  # it moves: the patience begins anew

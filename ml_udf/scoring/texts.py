@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +17,21 @@ from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 from ml_udf.scoring.pages import Page
 
-__all__ = ["array_literal", "columns_of", "float_width", "sample_texts", "text_of"]
+__all__ = [
+    "array_literal",
+    "columns_of",
+    "float_width",
+    "has_escaped_zero",
+    "holds_zero",
+    "sample_texts",
+    "text_of",
+    "unheld",
+]
 
 _LISTS = {"text[]", "character varying[]"}
 _PGVECTOR = {"vector", "halfvec"}
 _WHOLE = {"smallint", "integer", "bigint", "hugeint", "tinyint"}
+_ESCAPED_ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # noqa: ANN401  # of the wire's types
@@ -28,6 +39,8 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
     if isinstance(value, str) and brackets == "{}" and sql_type in _LISTS:
         with contextlib.suppress(WrongType):  # the column's own error will say it
             return array_literal(labels_of(value))
+    if isinstance(value, str) and sql_type == "bytea":
+        value = value.encode()  # as text a backslash would mean another byte
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -44,6 +57,32 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
     if isinstance(value, float) and value.is_integer() and sql_type.lower() in _WHOLE:
         return str(int(value))
     return repr(value)
+
+
+def unheld(value: Any, sql_type: str) -> WrongType | None:  # noqa: ANN401  # of the wire's types
+    """Why a column of PostgreSQL cannot hold an answer, where its type's name does not say so."""
+    if sql_type == "bytea":
+        return None
+    if isinstance(value, bytes):
+        return WrongType("the function answered bytes that are not text", hint="give a column of type bytea")
+    if isinstance(value, str):
+        reads_escapes = sql_type in _LISTS or sql_type == "jsonb"
+        if "\0" in value or (reads_escapes and has_escaped_zero(value)):
+            return holds_zero(value)
+    return None
+
+
+def has_escaped_zero(json_text: str) -> bool:
+    """Whether a text of JSON has a zero character in a string."""
+    return "u0000" in json_text and _ESCAPED_ZERO.search(json_text) is not None
+
+
+def holds_zero(value: object) -> WrongType:
+    """The error of an answer with a zero character."""
+    return WrongType(
+        f"the answer {value!r:.80} holds a zero character, which no text of PostgreSQL can",
+        hint="the model behind the function has to leave it out",
+    )
 
 
 def float_width(values: Sequence[Any], sql_type: str) -> int:

@@ -128,6 +128,23 @@ def test_with_on_error_null_faults_are_stored_and_not_tried_again(
     assert table.query(stored) == [(label_of("/5"), None)]
 
 
+def test_an_answer_that_the_column_cannot_hold_is_its_rows_fault(table: Engine) -> None:
+    table.query("UPDATE foodlog SET image_path = 'zero' WHERE id = 5")
+    table.query("UPDATE foodlog SET image_path = 'bytes' WHERE id = 6")
+    state, text = refused(table, CALL + ")")
+    assert state == "42804"
+    assert "holds a zero character" in text
+    assert call(table, "on_error => 'null'")[1] == 2
+    stored = table.query("SELECT id, food, food_error FROM foodlog WHERE id BETWEEN 4 AND 7 ORDER BY id")
+    zero = "wrong_type: the answer 'a\\x00b' holds a zero character, which no text of PostgreSQL can"
+    assert stored == [
+        (4, label_of("/4"), None),
+        (5, None, zero),
+        (6, None, "wrong_type: the function answered bytes that are not text"),
+        (7, label_of("/7"), None),
+    ]
+
+
 def test_the_sessions_on_error_is_the_default(table: Engine) -> None:
     table.query("UPDATE foodlog SET image_path = 'missing' WHERE id = 5; SET ml_udf.on_error = 'null'")
     assert call(table) == (2999, 1, 0)

@@ -14,7 +14,7 @@ from ml_udf.scoring.names import found_name, split_name
 from ml_udf.scoring.pages import next_rows
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of
-from ml_udf.scoring.texts import array_literal, float_width, text_of
+from ml_udf.scoring.texts import array_literal, float_width, text_of, unheld
 
 
 @pytest.mark.parametrize(
@@ -152,3 +152,26 @@ def test_a_version_is_a_literal_that_nothing_leaves():
 )
 def test_texts_are_written_as_postgresql_reads_an_array(texts: list[str | None], literal: str):
     assert array_literal(texts) == literal
+
+
+@pytest.mark.parametrize(
+    ("value", "sql_type", "is_held"),
+    [
+        ("a\0b", "text", False),
+        ("a\0b", "bytea", True),
+        (b"\xff", "character varying", False),
+        (b"\xff\0", "bytea", True),
+        (r'["\u0000"]', "text[]", False),
+        (r'{"a": "\u0000"}', "jsonb", False),
+        (r'{"a": "\\u0000"}', "jsonb", True),
+        (r"\u0000", "text", True),
+        (1.5, "text", True),
+        (None, "text", True),
+    ],
+)
+def test_what_no_column_of_postgresql_holds_is_told(value: object, sql_type: str, is_held: bool) -> None:
+    assert (unheld(value, sql_type) is None) == is_held
+
+
+def test_a_text_for_a_bytea_is_its_bytes() -> None:
+    assert text_of("a\0\\", "bytea") == r"\x61005c"
