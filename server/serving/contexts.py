@@ -58,10 +58,15 @@ class Contexts:
         return shifts_in(known, function.feedback, fit)
 
     def learn(self, function: Function, contexts: Iterable[tuple[str, Context]]) -> None:
-        """What contexts of a deployment know now, those that were taught longer ago first."""
+        """What contexts of a deployment know, those that were taught longer ago first.
+
+        One that was taught since this was read stays as it is.
+        """
         taught = self._taught.setdefault(function.key, OrderedDict())
         for digest, context in contexts:
-            taught[digest] = context
+            known = taught.get(digest)
+            if known is None or context.at >= known.at:
+                taught[digest] = context
             taught.move_to_end(digest)
         while len(taught) > self._most:
             taught.popitem(last=False)

@@ -400,6 +400,31 @@ def test_contexts_are_there_after_a_restart(place: Place) -> None:
     assert place.shifts("me") == pytest.approx(before, rel=1e-3)
 
 
+def test_what_was_read_before_a_label_of_a_context_does_not_take_the_place_of_what_that_taught(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.give(labelled(5), "me")
+    repository = place.learned_state._repository
+    read = repository.contexts
+    now: list[Any] = []
+
+    async def followed() -> None:
+        loop = asyncio.get_running_loop()
+
+        def read_before(*about: Any) -> Any:
+            found = read(*about)
+            if not now:
+                asyncio.run_coroutine_threadsafe(place.giving(labelled(30), "me"), loop).result()
+                now.append(place.shifts("me"))
+            return found
+
+        monkeypatch.setattr(repository, "contexts", read_before)
+        await place.learned_state.refresh()
+
+    asyncio.run(followed())
+    assert now == [place.shifts("me")]
+
+
 @pytest.mark.security
 def test_no_name_of_a_context_lies_in_the_registry(place: Place, registry: Engine) -> None:
     place.give(labelled(10), "Ada Lovelace")
