@@ -564,12 +564,25 @@ class Publisher:
             raise unknown_dataset(wants.dataset)
         alike = None
         if wants.purpose is not None:
-            alike = seen.versions(wants.purpose)[-1].members[0]
+            alike = self._alike(name, wants.purpose, seen)
         models = seen.models()
         known: Mapping[str, str | None] = {}
         if wants.dataset is not None:
             known = await asyncio.to_thread(lambda: {each.key: self._dataset_of(each) for each in models})
         return candidates_for(name, wants, models, lambda model: known.get(model.key), alike)
+
+    def _alike(self, name: str, purpose: str, seen: SeenCatalog) -> ModelVersion:
+        """A model that does what a purpose does. Raises `UnknownFunction`.
+
+        Of a purpose that is gone since function `name` was wished for it, who has stood for it so far.
+        """
+        try:
+            return seen.versions(purpose)[-1].members[0]
+        except UnknownFunction:
+            before = self._catalog.versions(name)[-1] if self._catalog.is_function(name) else None
+            if before is None or before.wants is None or before.wants.purpose != purpose:
+                raise
+            return before.members[0]
 
     async def _with_first(self, draft: Function, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The specification, its candidates as far as they can be loaded, the one that answers at rest first.

@@ -50,18 +50,20 @@ WISH = {"wants": {"task": "text-classification"}, "candidates": ["right/1"]}
 class Wished:
     """All that is asked where a wish is renewed; what the registry and the workers do is said one by one.
 
-    newest: the function's version in the registry.
+    newest: the function's version in the registry, of that specification.
     """
 
-    def __init__(self, registry: list[Exception], loads: list[Exception], newest: int = 1) -> None:
-        self.registry, self.loads, self.newest = registry, loads, newest
+    def __init__(
+        self, registry: list[Exception], loads: list[Exception], newest: int = 1, spec: Any = WISH
+    ) -> None:
+        self.registry, self.loads, self.newest, self.spec = registry, loads, newest, spec
         self.deployed = asyncio.Event()
         self.instead_of: list[int | None] = []
 
     def deployments(self, name: str, limit: int) -> list[Any]:
         if self.registry:
             raise self.registry.pop(0)
-        return [SimpleNamespace(spec=WISH, version=self.newest)]
+        return [SimpleNamespace(spec=self.spec, version=self.newest)]
 
     async def look_for_files(self, models: object) -> None: ...
 
@@ -125,12 +127,25 @@ def test_a_wish_that_another_server_has_deployed_anew_is_renewed_as_that_one_say
     asyncio.run(scene())
 
 
-def wished() -> Catalog:
+def test_a_wish_goes_on_though_what_it_named_as_its_purpose_is_gone() -> None:
+    async def scene() -> None:
+        spec = {"wants": {"purpose": "udf_before"}, "candidates": ["right/1"]}
+        told: Any = Wished([], [], spec=spec)
+        await renewing(told, wished(spec), told.deployed)
+        assert told.instead_of == [1]
+        here = Publisher(told, told, wished(spec), told, told, DEFAULTS, 1.0, wishes=told)
+        with pytest.raises(UnknownFunction, match="udf_else"):
+            await here.deploy("f", {"wants": {"purpose": "udf_else"}})
+
+    asyncio.run(scene())
+
+
+def wished(spec: Any = WISH) -> Catalog:
     """With a function by wish, and a model that came after it."""
     catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
     for model in (text_model("right"), text_model("newcomer")):
         catalog.add_model(model)
-    catalog.add_function(function_of("f", 1, WISH, catalog, DEFAULTS), 2)
+    catalog.add_function(function_of("f", 1, spec, catalog, DEFAULTS), 2)
     return catalog
 
 
