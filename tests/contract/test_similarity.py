@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -70,6 +71,25 @@ def test_vectors_without_numbers_are_like_nothing(engine: Engine) -> None:
 def test_vectors_of_two_lengths_are_refused(engine: Engine) -> None:
     with pytest.raises(SqlError, match=r"2.*3|3.*2|dimension|length"):
         engine.query(f"SELECT ml_udf.similarity({vector(engine, '[1, 0]')}, {vector(engine, '[1, 0, 0]')})")
+
+
+def test_no_vector_is_more_like_another_than_one_is_like_itself(engine: Engine) -> None:
+    """By rounding the quotient is often a little more than 1, where acos ends the statement."""
+    drawn = random.Random(1)
+    kind = "double" if engine.name == "duckdb" else "double precision"
+    for wanted in ("real", kind):
+        rows = []
+        for _ in range(200):
+            numbers = [f"{drawn.gauss(0, 1):.6f}" for _ in range(8)]
+            there, back = ", ".join(numbers), ", ".join(f"-({number})" for number in numbers)
+            start = "" if engine.name == "duckdb" else "ARRAY"
+            rows.append(f"({start}[{there}]::{wanted}[], {start}[{back}]::{wanted}[])")
+        ((least, most, angle),) = engine.query(
+            "SELECT min(ml_udf.similarity(v, w)), max(ml_udf.similarity(v, v)), "
+            f"max(acos(ml_udf.similarity(v, v))) FROM (VALUES {', '.join(rows)}) AS t(v, w)"
+        )
+        assert (least, most) == (-1.0, 1.0)
+        assert angle == pytest.approx(0, abs=1e-6)
 
 
 def test_a_photo_is_most_like_itself(engine: Engine, photos: object) -> None:
