@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from gpu_worker.wire.columns import JSON, LABELS, Column
 
 __all__ = ["answers_of", "boxes_of", "objects_text"]
 
-_FLOAT32_DIGITS = 9  # that tell one from another
+_FLOAT32 = struct.Struct("f")
+_MOST_DIGITS = 9  # that tell one float32 from another; of most of them fewer do
+_LEAST_DIGITS = 7
 
 
 def boxes_of(text: str) -> list[dict[str, Any]]:
@@ -56,4 +59,13 @@ def _values(column: Column) -> list[Any]:
 def _number(value: float, *, is_short: bool) -> float | None:
     if not math.isfinite(value):
         return None
-    return float(f"{value:.{_FLOAT32_DIGITS - 2}g}") if is_short else value
+    return _shortest(value) if is_short else value
+
+
+def _shortest(value: float) -> float:
+    """A float32 with as few digits as it takes to read the same one back: 0.1, and not 0.10000000149."""
+    for digits in range(_LEAST_DIGITS, _MOST_DIGITS):
+        short = float(f"{value:.{digits}g}")
+        if _FLOAT32.unpack(_FLOAT32.pack(short))[0] == value:
+            return short
+    return float(f"{value:.{_MOST_DIGITS}g}")

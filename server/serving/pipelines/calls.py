@@ -43,7 +43,7 @@ __all__ = ["PipelineCall", "PipelineCalls", "StageTimes"]
 _PART_ROWS = 64  # that go from stage to stage together
 _MOST_PARTS = 16  # of a call, under way at a time
 _MOST_CUT = 8  # parts whose pieces are in memory, of all calls of a class
-_LARGE_TEXT = 256 << 10  # characters of boxes; more are read in a thread
+_LARGE_TEXT = 256 << 10  # characters of boxes, or bytes of answers; more are read in a thread
 _TRIES = 20  # of rows that a stage has no room for, after they were taken
 _AFTER_STAGES_S = 0.02  # they know better what to say at the deadline
 _LEARNS = 0.1  # weight of a new part in what is known of a pipeline
@@ -291,7 +291,7 @@ class PipelineCalls:
         _take(part, answered, pipeline, len(pipeline.stages) - 1, but=NO_CONFIDENT_ANSWER)
         names = [spec.name for spec in pipeline.last.task.columns if spec.name != "scores"]
         columns = answered.reply.columns
-        said = answers_of([columns[name] for name in names if name in columns])
+        said = await _answers_of([columns[name] for name in names if name in columns])
         for at, owner in enumerate(answered.owners):
             answers[owner].append(None if at in answered.reply.errors else said[at])
 
@@ -455,6 +455,11 @@ async def _boxes_by_row(reply: Reply, pipeline: Pipeline) -> list[list[dict[str,
         ]
 
     return await asyncio.to_thread(read) if sum(map(len, texts)) > _LARGE_TEXT else read()  # type: ignore[arg-type]
+
+
+async def _answers_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    is_large = sum(len(column.data) for column in columns) > _LARGE_TEXT
+    return await asyncio.to_thread(answers_of, columns) if is_large else answers_of(columns)
 
 
 def _reply_of(function: Function, rows: int, parts: Sequence[_Part]) -> Reply:
