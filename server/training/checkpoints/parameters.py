@@ -17,7 +17,7 @@ import time
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
-from gpu_worker.model_files.regular import optimiser_file
+from gpu_worker.model_files.regular import file_sha256, optimiser_file
 from server.errors import ServiceError
 from server.training.checkpoints.archive import Archive
 from server.training.studies.trial import Trial
@@ -91,6 +91,25 @@ class Parameters:
             where = self.folder if archive is None else f"{archive.url}/{self._name}"
             raise ServiceError(f"the checkpoint {path.name} is no longer in {where}")
         return path
+
+    def whole(self, digest: str) -> Path:
+        """As `at_hand`, after a look at every byte of it; with an archive a damaged copy comes anew.
+
+        Raises `ServiceError` where it is gone, or is not what was trained.
+        """
+        path = self.at_hand(digest)
+        try:
+            if file_sha256(str(path)) == digest:
+                return path
+        except OSError as exc:
+            raise ServiceError(f"the checkpoint {path} cannot be read: {exc.strerror}") from exc
+        if self._store.archive is None:
+            raise ServiceError(
+                f"the checkpoint {path} is damaged: its SHA-256 is not its name; restore the file, or deploy "
+                "another model of the job by its name ('select')"
+            )
+        path.unlink(missing_ok=True)
+        return self.at_hand(digest)
 
     def adopt(self, digest: str, other: Parameters) -> None:
         """Take over another job's checkpoint, for good: that job may throw it away.

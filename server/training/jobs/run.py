@@ -279,8 +279,8 @@ class Run:
         return {model: await self._read(master.trials) for model, master in self._masters.items()}
 
     async def weights(self, digest: str) -> Path:
-        """The file of a checkpoint. Raises `ServiceError` where it is gone."""
-        return await asyncio.to_thread(self._parameters.at_hand, digest)
+        """The file of a checkpoint, to be served. Raises `ServiceError` where it is gone or damaged."""
+        return await asyncio.to_thread(self._parameters.whole, digest)
 
     def pins(self) -> contextlib.AbstractContextManager[set[str]]:
         """Checkpoints that stay within the block, though the job may end meanwhile and need them no more."""
@@ -504,7 +504,7 @@ class Run:
         """The checkpoint that a trial begins from; "" = random weights. Raises `ServiceError`."""
         origin = (self.spec.pretrained or {}).get(model)
         digest = given.parent or (origin and origin["checkpoint"])
-        return str(await self.weights(digest)) if digest else ""
+        return str(await asyncio.to_thread(self._parameters.at_hand, digest)) if digest else ""
 
     async def _best_stored(self, place: _Place, given: Assignment, scores: list[float]) -> None:
         """A trial pauses after an epoch that was not its best: the best one counts if it is the study's."""

@@ -123,6 +123,22 @@ def test_a_checkpoint_that_was_cut_off_in_the_archive_is_not_used(tmp_path: Path
     assert not list(store.of(1).folder.glob("*")), "nothing that could be taken for it is left"
 
 
+def test_a_checkpoint_that_the_disk_has_changed_is_told_before_it_is_served(tmp_path: Path):
+    ours = ParameterStore(tmp_path).of(1)
+    digest = written(ours, b"weights")
+    assert ours.whole(digest).read_bytes() == b"weights"
+    ours.at_hand(digest).write_bytes(b"weighty")
+    with pytest.raises(ServiceError, match="is damaged: its SHA-256 is not its name; restore the file"):
+        ours.whole(digest)
+
+
+def test_a_damaged_copy_of_what_the_archive_has_comes_anew(tmp_path: Path):
+    ours = ParameterStore(tmp_path / "near", Archive(f"file://{tmp_path}/far"), hot_bytes=100).of(1)
+    digest = written(ours, b"weights")
+    ours.at_hand(digest).write_bytes(b"weighty")
+    assert ours.whole(digest).read_bytes() == b"weights"
+
+
 class Unwell:
     """A filesystem that fails so many times."""
 
