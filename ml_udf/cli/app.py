@@ -25,7 +25,10 @@ from ml_udf.cli.wish import wish
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Machine learning inside SQL, for PostgreSQL and DuckDB.", no_args_is_help=True, add_completion=False
+    help="Machine learning inside SQL, for PostgreSQL and DuckDB.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # tokens are among them, and older releases of typer show them
 )
 app.command(
     context_settings={

@@ -35,6 +35,8 @@ def token_of(token_file: Path | None) -> str | None:
         return token_file.read_text().strip() or None
     except OSError as exc:
         fail(f"the token file {token_file} cannot be read: {exc.strerror}")
+    except UnicodeDecodeError:
+        fail(f"the token file {token_file} cannot be read: it holds no text", "it is one word, on one line")
 
 
 def check_dsn(dsn: str) -> None:

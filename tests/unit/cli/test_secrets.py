@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -32,3 +34,17 @@ def test_a_password_in_a_connection_string_is_refused_and_not_shown(command: lis
     assert done.exit_code == 1
     assert "~/.pgpass" in done.output
     assert "s3cret" not in done.output
+
+
+def test_a_token_file_that_is_no_text_is_told_without_what_it_holds(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"s3cret\xff")
+    done = CliRunner().invoke(app, ["jobs", "--token-file", str(file)])
+    assert done.exit_code == 1
+    assert "cannot be read: it holds no text" in " ".join(done.output.split())
+    assert "s3cret" not in done.output
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_an_error_that_nobody_foresaw_shows_no_local_variables() -> None:
+    assert app.pretty_exceptions_show_locals is False
