@@ -694,29 +694,31 @@ class Dispatcher:
         answers: FunctionAnswer | None = None  # to all rows of the batch, in no context
         if sent.apart:
             check_members(sent.function, reply, sent.batch.members, sent.batch.rows)
-        first = 0
-        for part in sent.batch.slices:
-            pending = self._pending.get(part.request_id)
-            if pending is not None and part.request_id in sent.apart:
+        for pending, part, first in self._under_way(sent.batch):
+            if part.request_id in sent.apart:
                 self.collect(pending, part, first, reply)
-                first += part.rows
                 continue
-            if pending is not None and pending.is_answered is not None:
-                answers = answers or answers_of(sent.function, reply, sent.batch.rows)
-                self._answer_once(pending, part, first, reply, answers)
-                first += part.rows
-                continue
-            if pending is not None and pending.call.with_members:
-                pending.tell(part.offset, part_of(reply, first, part.rows))
-            if pending is not None and (shifts := self.shifts(pending.call)) is not None:
+            if (shifts := self.shifts(pending.call)) is not None and pending.is_answered is None:
                 own = part_of(reply, first, part.rows)
+                self._tell(pending, part, 0, own)
                 pending.answer(part, 0, answers_of(sent.function, own, part.rows, shifts))
-            elif pending is not None:
-                if answers is None:
-                    answers = answers_of(sent.function, reply, sent.batch.rows)
+                continue
+            answers = answers or answers_of(sent.function, reply, sent.batch.rows)
+            if pending.is_answered is not None:
+                self._answer_once(pending, part, first, reply, answers)
+            else:
+                self._tell(pending, part, first, reply)
                 pending.answer(part, first, answers)
-            first += part.rows
         self._batch_done(sent, reply, began_s)
+
+    def _under_way(self, batch: RunBatch) -> Iterator[tuple[PendingReply, Slice, int]]:
+        """The calls of a batch that wait yet, their parts of it, and the number of each one's first row."""
+        first = 0
+        for part in batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None:
+                yield pending, part, first
+            first += part.rows
 
     def _answer_once(
         self, pending: PendingReply, part: Slice, first: int, reply: Answer, answers: FunctionAnswer
@@ -726,15 +728,17 @@ class Dispatcher:
         for left in pending.unanswered(part):
             at = first + left.offset - part.offset
             self._late_rows.answered(pending, left, at, answers, faulty)
-            if pending.call.with_members:
-                pending.tell(left.offset, part_of(reply, at, left.rows))
+            self._tell(pending, left, at, reply)
             pending.answer(left, at, answers)
 
-    def _tell(self, pending: PendingReply, span: Span, told: Answer) -> None:
-        """What each member said of rows that are about to be answered; not of those that others answered."""
-        for left in pending.unanswered(Slice(pending.request_id, span.offset, span.rows)):
-            first = left.offset - span.offset
-            pending.tell(left.offset, told if left.rows == span.rows else part_of(told, first, left.rows))
+    @staticmethod
+    def _tell(pending: PendingReply, part: Slice, first: int, said: Answer) -> None:
+        """What each member said of rows that are about to be answered, where that is asked for; not of those
+        that others answered. first: number of the part's first row in what was said.
+        """
+        if pending.call.with_members:
+            for left in pending.unanswered(part):
+                pending.tell(left.offset, part_of(said, first + left.offset - part.offset, left.rows))
 
     def collect(self, pending: PendingReply, part: Slice, first: int, reply: Answer) -> None:
         """Take what some members say of rows, from number `first` of the batch; all there, they are answered.
@@ -759,12 +763,9 @@ class Dispatcher:
         batch = sent.batch
         check_members(sent.function, reply, batch.members, batch.rows)
         spans: list[tuple[PendingReply, Span]] = []
-        first = 0
-        for part in batch.slices:
-            pending = self._pending.get(part.request_id)
-            if pending is not None and pending.evidence is not None and not pending.done:
-                spans += ((pending, span) for span in pending.evidence.keep(part, first, reply))
-            first += part.rows
+        for pending, part, first in self._under_way(batch):
+            if pending.evidence is not None and not pending.done:
+                spans += [(pending, span) for span in pending.evidence.keep(part, first, reply)]
         by = self._selecting.own_rule(sent.function, spans[0][0].call.form) if spans else None
         known = [(span, self.shifts(pending.call)) for pending, span in spans]
         sure = combine_known(sent.function, known, reply, batch.rows, by)
@@ -801,7 +802,7 @@ class Dispatcher:
             return
         found, first = span.known
         if pending.call.with_members:
-            self._tell(pending, span, span.answer())
+            self._tell(pending, part, 0, span.answer())
         pending.answer(part, first, found)
 
     def _held(self) -> Iterable[tuple[frozenset[str], str]]:
@@ -835,10 +836,10 @@ class Dispatcher:
 
     def _combine(self, pending: PendingReply, span: Span) -> None:
         """Raises ServiceError if what the members say cannot be combined."""
+        part = Slice(pending.request_id, span.offset, span.rows)
         if not span.found:
             error = next(iter(span.absent.values()))
-            found = faulty_rows(pending.call.function, span.rows, error)
-            pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, found)
+            pending.answer(part, 0, faulty_rows(pending.call.function, span.rows, error))
             return
         call, told = pending.call, span.answer()
         late = sum(member not in span.found and member not in span.absent for member in span.wanted)
@@ -848,9 +849,8 @@ class Dispatcher:
             if not call.function.follows_plans:  # by a plan some may not have been asked
                 stats.late_members += late * span.rows
         answers = answers_of(call.function, told, span.rows, self.shifts(call))
-        if call.with_members:
-            self._tell(pending, span, told)
-        pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
+        self._tell(pending, part, 0, told)
+        pending.answer(part, 0, answers)
 
     def shifts(self, call: Call) -> tuple[float, ...] | None:
         """How its members are weighed in the context in which it is asked; None as everywhere."""
