@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -26,7 +27,7 @@ from ml_udf.duckdb.scalar import Scalar, parted
 from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function_macro
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
 from ml_udf.duckdb.vectors import TEXT, ArrowVector, column_of, fitting
-from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.errors import BadOption, Cancelled, MlUdfError
 from ml_udf.quoting import literal, quoted
 
 __all__ = ["Registration", "register"]
@@ -39,6 +40,11 @@ _BUILTIN = """
     WHERE internal AND NOT (varargs IS NOT DISTINCT FROM 'ANY' AND parameters = ['col0'])"""
 
 Functions = Iterable[str] | Mapping[str, str | Binding] | None
+_Body: TypeAlias = Callable[..., pa.Array]
+
+# What DuckDB is given. It frees a function that is removed or replaced, though a statement of another
+# connection goes on to call it, which ends the process. So the last ones stay, some hundred registrations.
+_alive: deque[_Body] = deque(maxlen=10_000)
 
 
 def register(
@@ -102,6 +108,7 @@ class Registration:
         self._client = client
         self._calls = Calls(con, client, options)
         self._arrow_functions: list[tuple[duckdb.DuckDBPyConnection, str]] = []
+        self._bodies: list[tuple[str, list[_Body]]] = []
         self._training = TrainingFunctions(
             con, client, _PREFIX + "predict", self._calls, self._define_deployed
         )
@@ -142,6 +149,8 @@ class Registration:
         for owner, name in self._arrow_functions:
             with contextlib.suppress(duckdb.Error):  # another registration may have replaced it
                 owner.remove_function(name)
+        for name, held in self._bodies:  # a statement of another connection may be under way
+            held[0] = _closed(name)
         self._client.close()
 
     def _at_exit(self) -> None:
@@ -197,7 +206,7 @@ class Registration:
 
     def _define_catalog(self) -> None:
         generic = GenericFunctions(self._calls)
-        told: dict[str, Callable[..., pa.Array]] = {
+        told: dict[str, _Body] = {
             "feedback": self._feedback,
             "feedback_by_id": lambda *vectors: self._feedback(*vectors, by_id=True),
         }
@@ -231,15 +240,19 @@ class Registration:
         self,
         con: duckdb.DuckDBPyConnection,
         name: str,
-        body: Callable[..., pa.Array],
+        body: _Body,
         result: str,
         *,
         acts: bool = False,
     ) -> None:
+        held = [body]
+
         # DuckDB looks at the parameters: any number, of any type.
         def columns(*vectors: ArrowVector) -> pa.Array:
-            return body(*vectors)
+            return held[0](*vectors)
 
+        _alive.append(columns)
+        self._bodies.append((name.removeprefix(_PREFIX), held))
         with contextlib.suppress(duckdb.Error):  # there was none
             con.remove_function(name)
         con.create_function(
@@ -280,7 +293,14 @@ class Registration:
         return self._client.listed(view)
 
 
-def _body(generic: GenericFunctions, name: str) -> Callable[..., pa.Array]:
+def _closed(name: str) -> _Body:
+    def refuse(*_vectors: ArrowVector) -> pa.Array:
+        raise spelled_out(Cancelled("the registration was closed while the statement ran"), name)
+
+    return refuse
+
+
+def _body(generic: GenericFunctions, name: str) -> _Body:
     return lambda *vectors: generic.call(name, vectors)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -77,6 +79,54 @@ def test_a_cursors_statement_sends_equal_values_once_and_has_one_version():
     assert asked == {"/v2/models/f/versions/1/infer"}
     assert sent_rows(transport) == 5000
     registration.close()
+
+
+WHILE_A_CURSOR_READS = """
+import threading
+import duckdb
+from ml_udf.client import Client, Options
+from ml_udf.duckdb.registration import Registration
+from tests.unit.ml_udf.fake_transport import FakeTransport
+
+def registered():
+    return Registration(con, Client("http://fake", transport=transport), {"udf_f": "f"}, Options())
+
+def asked():
+    is_asked.set()
+    may_go_on.wait(60)
+
+def read():
+    try:
+        said.append(len(cursor.execute("SELECT udf_f(i::VARCHAR) FROM range(9000) AS r(i)").fetchall()))
+    except duckdb.Error as error:
+        said.append(str(error))
+
+con, transport, said = duckdb.connect(), FakeTransport(), []
+is_asked, may_go_on = threading.Event(), threading.Event()
+transport.on_infer = asked
+first = registered()
+cursor = con.cursor()
+reading = threading.Thread(target=read)
+reading.start()
+is_asked.wait(60)
+%s
+may_go_on.set()
+reading.join(60)
+print(said[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [("first.close()", "Cancelled: udf_f: the registration was closed"), ("registered()", "9000")],
+)
+def test_a_function_may_go_while_another_connection_reads(act: str, said: str):
+    """In a process of its own: DuckDB called what it had freed, and took the process with it."""
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_A_CURSOR_READS % act], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
 
 
 def test_an_error_on_a_cursor_is_raised_there_too():
