@@ -213,6 +213,13 @@ class TrainingRepository:
             return spec, fit, rows[0].version
 
     @retried
+    def deployed_spec(self, function: str, version: int) -> dict[str, Any]:
+        """The specification of a deployment; nothing where there is none."""
+        with Session(self._reading) as session:
+            row = session.get(DeploymentRow, (function, version))
+            return {} if row is None else dict(row.spec)
+
+    @retried
     def test_looks(self, dataset: str, snapshot: str) -> list[Look]:
         """The looks at a snapshot's test rows, whatever its dataset is called, and at those of the dataset's
         other snapshots; the oldest first.

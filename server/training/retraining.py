@@ -316,6 +316,7 @@ class Retrainings:
                 known.function,
                 promote="if_better",
                 slo_ms=champion.slo_ms,
+                keeps_settings=True,
                 view=self._view_of_owner("function", known.function),
             )
         except (Overloaded, NoSpace) as error:  # what the job has found waits

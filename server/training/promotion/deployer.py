@@ -81,6 +81,19 @@ _MARGIN = 0.1  # of accuracy, that a member may be behind the best
 _NO_NAME = re.compile(r"[^a-z0-9_]")
 _SELECTS = ("ensemble", "best")
 _PROMOTES = ("always", "if_better")
+# What is said of a function, whichever models answer.
+_SETTINGS = (
+    "answer_cache",
+    "batch_sizes",
+    "default",
+    "input",
+    "late_members",
+    "max_batch",
+    "media_roots",
+    "min_confidence",
+    "policy",
+    "policy_options",
+)
 _NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
 
@@ -185,6 +198,7 @@ class Deployer:
         task: str | None = None,
         view: View = WHOLE,
         cascade: float | Mapping[str, Any] | None = None,
+        keeps_settings: bool = False,
     ) -> Deployed:
         """Make the function answer with what the job has found.
 
@@ -199,9 +213,13 @@ class Deployer:
         view: of whoever deploys it, and owns what is new.
         cascade: how often a proxy's answers are to be the full function's (`CascadeAsked`); None = as for
         what answers now, 0 = none. It is shown by the validation rows, which none of the models is taught.
+        keeps_settings: with `if_better`, what is said of the function and of no model stays as it is: which
+        files it may read, when it is sure enough, …; and so do its thresholds where this job chooses none.
         """
         with run.pins() as pins:
-            return await self._deploy(run, function, pins, select, slo_ms, promote, task, view, cascade)
+            return await self._deploy(
+                run, function, pins, select, slo_ms, promote, task, view, cascade, keeps_settings
+            )
 
     async def _deploy(
         self,
@@ -214,6 +232,7 @@ class Deployer:
         task: str | None,
         view: View,
         cascade: float | Mapping[str, Any] | None,
+        keeps_settings: bool,
     ) -> Deployed:
         check_name(function, "function")
         asked_cascade = self._cascade(function, cascade, task, run)
@@ -268,15 +287,21 @@ class Deployer:
         if run.spec.recipe.target == "labels":
             together = mean_of(list(scores_of), scores_of)
             thresholds = await asyncio.to_thread(chosen_thresholds, together, labels)
+        recipe = run.spec.recipe
         held: tuple[float, ...] = ()  # against which classes' probabilities are held
-        if run.spec.recipe.target == "class" and asked is None:
+        if recipe.target == "class" and asked is None:
             together = mean_of(list(scores_of), scores_of)
             held = await asyncio.to_thread(decision_thresholds, metric, together, labels, clusters)
+        by_class = _by_class(run, held)
+        settings: dict[str, Any] = {}
+        if keeps_settings and champion is not None:
+            settings = await asyncio.to_thread(self._settings, champion)
+            if not held and champion.thresholds and recipe.has_classes:
+                held, by_class = _held_against(run, champion), dict(champion.thresholds)
         look, verdict = await self._look(run, members, alone_of, champion, combination, thresholds, held)
         level = level_of(look.number)
         clusters = await asyncio.to_thread(_clusters, run.file, "test", verdict.rows)
         low, high = await asyncio.to_thread(verdict.interval, clusters, level)
-        recipe = run.spec.recipe
         baseline = await asyncio.to_thread(
             baseline_of, run.file, recipe.target, run.snapshot.facts["classes"], metric
         )
@@ -302,7 +327,7 @@ class Deployer:
             combine="" if combination is None else combination.rule,
             fitted_rows=0 if combination is None else combination.fit.rows,
             held_out={} if combination is None else dict(combination.held_out),
-            thresholds=_by_class(run, held),
+            thresholds=by_class,
             refit=[name for name, candidate in members.items() if candidate.refit],
             metric=metric.name,
             validation_score=validated,
@@ -338,10 +363,10 @@ class Deployer:
             for model, candidate in members.items()
         ]
         keys = [model.key for model in registered]
-        body: dict[str, Any] = {"models": keys}
+        body: dict[str, Any] = {**settings, "models": keys}
         if asked is None and is_averaged:
             body["combine"] = "mean" if combination is None else combination.rule
-            body |= {"thresholds": _by_class(run, held)} if held else {}
+            body |= {"thresholds": by_class} if by_class else {}
         elif asked is not None:
             body["task"] = asked.name
         if asked_cascade is not None:
@@ -474,6 +499,11 @@ class Deployer:
                 f"function {function} fuses the boxes of several models, which cannot be compared; "
                 "promote 'always'"
             )
+        if champion.task.name != run.spec.task:
+            raise BadOption(
+                f"function {function} answers {champion.task.name}, and the new one {run.spec.task}; "
+                "promote it 'always'"
+            )
         for model in champion.members:
             task = _recipe_of(run, model)
             is_ours = model.task == task.name and model.runtime == task.runtime
@@ -482,6 +512,11 @@ class Deployer:
             if model.input.columns != _columns(run):
                 raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
         return champion
+
+    def _settings(self, champion: Function) -> dict[str, Any]:
+        """What its specification says of the function itself. Blocking."""
+        spec = self._repository.deployed_spec(champion.name, champion.version)
+        return {name: spec[name] for name in _SETTINGS if name in spec}
 
     def _check_answers(self, function: str, version: int) -> None:
         """Raises `Overloaded`, before any model is registered, where the champion has left; the registry has

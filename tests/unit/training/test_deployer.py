@@ -170,6 +170,8 @@ class Publisher:
                 version=len(versions) + 1,
                 members=members,
                 classes=CLASSES,
+                task=SimpleNamespace(name=body.get("task") or members[0].task),
+                body=body,
                 cascade=None,
                 combine=body["combine"],
                 fit=fit,
@@ -195,6 +197,38 @@ def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_agai
     (look,) = house.repository.test_looks("food", "s")
     assert (look.function, look.version, look.rows) == ("udf_food", 2, 400)
     assert look.answered_rightly().mean() == first.test_accuracy
+
+
+def test_what_is_said_of_a_function_stays_where_it_is_trained_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    house.workers.shares |= {"good": 0.7, "model.safetensors": 0.7, "better": 0.9, "best": 0.99}
+    deploy(house, house.run("good"))
+    said = {"media_roots": ["/photos"], "min_confidence": 0.6, "default": "review", "answer_cache": False}
+    spec = {**said, "models": ["m/1"], "combine": "log_pool", "select": "value", "slo_ms": 70}
+    monkeypatch.setattr(house.repository, "deployed_spec", lambda function, version: spec)
+    house.functions["udf_food"][-1].thresholds = {CLASSES[1]: 0.4}
+    told = deploy(house, house.run("better"), promote="if_better", keeps_settings=True, slo_ms=200.0)
+    assert told.promoted
+    assert told.thresholds == {CLASSES[1]: 0.4}
+    body = house.functions["udf_food"][-1].body
+    assert body == {
+        **said,
+        "models": told.models,
+        "combine": "mean",
+        "thresholds": {CLASSES[1]: 0.4},
+        "slo_ms": 200.0,
+    }
+    deploy(house, house.run("best"), promote="if_better")
+    assert set(house.functions["udf_food"][-1].body) == {"models", "combine"}, "who deploys says all anew"
+
+
+def test_a_function_of_another_task_is_not_taken_for_the_champion_of_this_one(house: House):
+    house.workers.shares |= {"good": 0.7, "better": 0.9}
+    deploy(house, house.run("good"))
+    house.functions["udf_food"][-1].task = SimpleNamespace(name="text-embedding")
+    with pytest.raises(BadOption, match="answers text-embedding, and the new one text-classification"):
+        deploy(house, house.run("better"), promote="if_better")
 
 
 def test_models_that_do_not_do_another_task_are_not_deployed_for_it(house: House):

@@ -169,7 +169,13 @@ async def test_what_is_found_is_deployed_only_if_it_is_better(house: House) -> N
     assert house.deployed == [], "its job still runs"
     house.jobs.set_job(2, "done")
     await house.retrainings.step()
-    assert house.deployed == [{"function": "udf_churn", "promote": "if_better", "slo_ms": 200.0}]
+    (asked,) = house.deployed
+    assert asked == {
+        "function": "udf_churn",
+        "promote": "if_better",
+        "slo_ms": 200.0,
+        "keeps_settings": True,
+    }
     assert (
         "version 3 stays: that of job 2 is not shown to be better (p = 0.01 at look 2)" in house.told.outcome
     )
