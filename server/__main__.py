@@ -40,6 +40,19 @@ _HOST_NAME = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+")
 _VARIABLE = re.compile(r"\s*(?:[A-Za-z_][A-Za-z0-9_]*)?\s*")
 _KINDS = {bool: "on or off", int: "a whole number", float: "a number"}
 _AUTO = {"answer_cache_bytes": -1}
+# With 0 of these a server would start, and answer nothing.
+_ABOVE_0 = (
+    "default_max_batch",
+    "default_slo_ms",
+    "max_body_bytes",
+    "max_connections",
+    "max_input_bytes",
+    "max_pixels",
+    "max_reply_bytes",
+    "max_rows",
+    "worker_start_s",
+)
+_MOST_THREADS = 4096  # a worker that begins millions of them is never up
 _SECRET_WORDS = ("password", "secret", "token", "key")
 
 
@@ -202,9 +215,13 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"--{name.replace('_', '-')} cannot be inf")
     if settings.port > LAST_PORT:  # the system would take what is left of it below 65,536
         raise SettingsError(f"--port cannot be {settings.port}: {LAST_PORT} is the last one")
-    for name in ("max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):
+    for name in _ABOVE_0:
         if not getattr(settings, name):
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")
+    if settings.shadow_share > 1:
+        raise SettingsError(f"--shadow-share cannot be {settings.shadow_share}: it is a share, 1 at the most")
+    if settings.threads > _MOST_THREADS:
+        raise SettingsError(f"--threads cannot be {settings.threads}: {_MOST_THREADS} is the most")
     for device in device_names(settings.device):
         try:
             check_device(device)

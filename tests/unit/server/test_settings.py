@@ -80,6 +80,13 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--dataset-timeout-s=inf"], "--dataset-timeout-s cannot be inf"),
         (["--answer-cache-bytes=9223372036854775808"], "--answer-cache-bytes cannot be 9223372036854775808"),
         (["--log-level=loud"], "--log-level"),
+        (["--max-connections=0"], "--max-connections must be more than 0"),
+        (["--max-input-bytes=0"], "--max-input-bytes must be more than 0"),
+        (["--max-pixels=0"], "--max-pixels must be more than 0"),
+        (["--max-reply-bytes=0"], "--max-reply-bytes must be more than 0"),
+        (["--worker-start-s=0"], "--worker-start-s must be more than 0"),
+        (["--shadow-share=1.5"], "--shadow-share cannot be 1.5: it is a share"),
+        (["--threads=100000"], "--threads cannot be 100000: 4096 is the most"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(arguments: list[str], said: str) -> None:
