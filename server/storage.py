@@ -6,10 +6,12 @@ Blocking, and done before the event loop runs, so that a wrong folder or databas
 from __future__ import annotations
 
 import grp
+import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from alembic.util import CommandError
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.settings import Settings
@@ -20,6 +22,9 @@ from server.store.repository import Repository
 from server.training.checkpoints.archive import Archive, ArchiveUnknown
 
 __all__ = ["StartError", "Storage", "open_storage"]
+
+
+log = logging.getLogger("ml_udf.server")
 
 
 class StartError(Exception):
@@ -52,10 +57,23 @@ def open_storage(settings: Settings) -> Storage:
         raise StartError(f"the home folder {settings.home} cannot be used: {exc.strerror}") from exc
     try:
         engine = open_database(settings.registry_url())
+        is_new = not inspect(engine).get_table_names()
         migrate(engine)
     except (SQLAlchemyError, CommandError, OSError, ImportError) as exc:  # ImportError: of a driver
         # The driver's own words: SQLAlchemy's add the statement, and the URL may hold a password.
         cause = getattr(exc, "orig", None) or exc
         where = "--database-url" if settings.database_url else f"{settings.home / 'registry.db'}"
         raise StartError(f"the registry ({where}) cannot be opened: {cause}") from exc
+    if is_new and (left := _left_in(settings.home)):
+        log.error(
+            "the registry is new, and the home holds what another knew: was that lost? Stop this server and "
+            "restore it from a copy, before jobs get the numbers of those that were left home=%s left=%s",
+            settings.home,
+            ", ".join(left),
+        )
     return Storage(artifacts, engine, Repository(engine, settings.home), archive)
+
+
+def _left_in(home: Path) -> list[str]:
+    """What in a home only its registry can make sense of."""
+    return [name for name in ("functions", "training/studies") if any((home / name).glob("[!.]*"))]
