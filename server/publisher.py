@@ -334,10 +334,12 @@ class Publisher:
         rows_for: RowsFor | None = None,
         found: Mapping[str, Any] | None = None,
         instead_of: int | None = None,
+        keeps_fit: bool = True,
     ) -> Function:
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
 
-        fit: what was fitted of its members; None = as for what answers now, where that has these members too.
+        fit: what was fitted of its members; None = as for what answers now, where that has these members too
+        and `keeps_fit`.
         view: of whoever deploys it, who sees its models, and owns it from then on if it is new. rows_for: by
         which it is found out whether its `cascade` holds; a proxy that does not keep it is not used. found:
         what was found of the same models before. instead_of: the version that it was compared with, 0 for
@@ -369,7 +371,7 @@ class Publisher:
                 spec = {**spec, "cascade_found": dict(found)}
             exists = self._catalog.is_function(name) or self._catalog.is_model(name)
             async with self._ownership.making(view, "function", name, exists=exists):
-                return await self._deploy(name, spec, fit, rows_for, instead_of)
+                return await self._deploy(name, spec, fit, rows_for, instead_of, keeps_fit=keeps_fit)
 
     async def _deploy(
         self,
@@ -378,6 +380,8 @@ class Publisher:
         fit: Fit | None,
         rows_for: RowsFor | None,
         instead_of: int | None = None,
+        *,
+        keeps_fit: bool = True,
     ) -> Function:
         draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
         for policy in (draft.policy, draft.select):
@@ -388,7 +392,8 @@ class Publisher:
                 )
         if draft.wants is not None:
             spec = await self._with_first(draft, spec)
-        fit = fit or self._fit_before(draft)
+        if fit is None and keeps_fit:
+            fit = self._fit_before(draft)
         draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
         self._dispatcher.check(draft)
         await self._load(draft.members)

@@ -405,7 +405,12 @@ class Deployer:
         spec, fit, version = await asyncio.to_thread(self._repository.deployment_before, function)
         await self._publisher.refresh()  # another server may have deployed it just now
         return await self._publisher.deploy(
-            function, spec, fit_from(fit), found=spec.get("cascade_found"), instead_of=version
+            function,
+            spec,
+            fit_from(fit),
+            found=spec.get("cascade_found"),
+            instead_of=version,
+            keeps_fit=False,
         )
 
     async def _refit(self, run: Run, candidate: Candidate, pins: set[str]) -> Candidate:

@@ -31,7 +31,10 @@ class Reached(Exception):
 
 
 class Dispatcher:
+    checked: Function
+
     def check(self, function: Function) -> None:
+        self.checked = function
         raise Reached
 
 
@@ -161,14 +164,26 @@ async def renewing(told: Any, catalog: Catalog, until: asyncio.Event) -> None:
         await tasks.close()
 
 
-def publisher(*, allow_import: bool) -> Publisher:
+@pytest.mark.parametrize("keeps_fit", [True, False])
+def test_what_was_fitted_goes_on_with_the_same_members_unless_a_deployment_without_it_is_put_back(
+    keeps_fit: bool,
+) -> None:
+    dispatcher = Dispatcher()
+    here = publisher(dispatcher)
+    body = {"models": [model.key for model in MEMBERS], "combine": "mean"}
+    here._catalog.add_function(function_of("f", 1, body, here._catalog, DEFAULTS, FIT), 1)
+    with pytest.raises(Reached):
+        asyncio.run(here.deploy("f", body, keeps_fit=keeps_fit))
+    assert dispatcher.checked.fit == (FIT if keeps_fit else None)
+
+
+def publisher(dispatcher: Dispatcher | None = None, *, allow_import: bool = False) -> Publisher:
     catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
     for model in MEMBERS:
         catalog.add_model(model)
     nothing: Any = None
-    return Publisher(
-        nothing, nothing, catalog, cast(Any, Dispatcher()), nothing, DEFAULTS, 1.0, allow_import=allow_import
-    )
+    told = cast(Any, dispatcher or Dispatcher())
+    return Publisher(nothing, nothing, catalog, told, nothing, DEFAULTS, 1.0, allow_import=allow_import)
 
 
 @pytest.mark.security

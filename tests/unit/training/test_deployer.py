@@ -161,6 +161,7 @@ class Publisher:
         rows_for: Any = None,
         found: Any = None,
         instead_of: int | None = None,
+        keeps_fit: bool = True,
     ) -> Any:
         versions = self.functions.setdefault(name, [])
         members = [self.models[key] for key in body["models"]]
