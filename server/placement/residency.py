@@ -704,7 +704,9 @@ class Residency:
             if no_room and self._core.refused(name, model.key, reply.wanted_bytes):
                 self._moved(step, model.key, "load", "refused", took_s, reply.code)
                 return  # the policy knows better now
-            log.error("load failed worker=%s model=%s code=%s", name, model.key, reply.code)
+            log.error(
+                "load failed worker=%s model=%s code=%s reason=%r", name, model.key, reply.code, reply.message
+            )
             self._moved(step, model.key, "load", "failed", took_s, reply.code)
             self._failed(place, model.key, _error_of(reply, model))
             return

@@ -166,7 +166,9 @@ def test_a_model_wanted_twice_is_loaded_once() -> None:
 @pytest.mark.parametrize(
     ("code", "error"), [("bad_option", BadOption), ("internal", ServiceError), ("worker_lost", WorkerLost)]
 )
-def test_a_load_that_fails_is_told_with_its_reason(code: str, error: type[ServiceError]) -> None:
+def test_a_load_that_fails_is_told_with_its_reason(
+    code: str, error: type[ServiceError], caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         house = House()
         house.residency.worker_up(FakeWorker(unloadable={"a/1": code}))
@@ -178,6 +180,7 @@ def test_a_load_that_fails_is_told_with_its_reason(code: str, error: type[Servic
         assert "model a/1 cannot be loaded" in told.message
 
     asyncio.run(scenario())
+    assert f"load failed worker=w0 model=a/1 code={code} reason='it cannot be loaded'" in caplog.text
 
 
 def test_a_model_of_which_two_workers_died_is_not_loaded_unasked_again() -> None:
