@@ -45,7 +45,8 @@ def full_disk_told() -> Iterator[None]:
 
 def _is_full(cause: BaseException | None) -> bool:
     if isinstance(cause, sqlite3.Error):
-        # A write into the log or a temporary file that fails is an I/O error to SQLite.
+        # A write into the log or a temporary file that fails is an I/O error to SQLite; so is it where the
+        # index of the log (-shm) finds no room, as of whoever opens the registry first.
         name = getattr(cause, "sqlite_errorname", "")
-        return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
+        return name == "SQLITE_FULL" or name.startswith(("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"))
     return getattr(cause, "sqlstate", None) == _DISK_FULL

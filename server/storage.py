@@ -14,6 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
+from server.disk_space import no_space
 from server.settings import Settings
 from server.store.artifacts import Artifacts
 from server.store.database import migrate, open_database
@@ -61,7 +62,7 @@ def open_storage(settings: Settings) -> Storage:
         migrate(engine)
     except (SQLAlchemyError, CommandError, OSError, ImportError) as exc:  # ImportError: of a driver
         # The driver's own words: SQLAlchemy's add the statement, and the URL may hold a password.
-        cause = getattr(exc, "orig", None) or exc
+        cause = no_space(exc) or getattr(exc, "orig", None) or exc
         where = "--database-url" if settings.database_url else f"{settings.home / 'registry.db'}"
         raise StartError(f"the registry ({where}) cannot be opened: {cause}") from exc
     if is_new and (left := _left_in(settings.home)):

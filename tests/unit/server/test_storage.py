@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from server.settings import Settings
-from server.storage import open_storage
+from server.storage import StartError, open_storage
 
 
 @pytest.mark.parametrize("damage", ["emptied", "removed"])
@@ -27,3 +30,27 @@ def test_a_registry_that_was_lost_beside_a_home_that_was_used_is_told(
     open_storage(settings).engine.dispose()
     assert "the registry is new, and the home holds what another knew" in caplog.text
     assert "left=functions, training/studies" in caplog.text
+
+
+def test_a_disk_that_is_full_when_the_registry_is_opened_is_called_full(small_disk: Path) -> None:
+    settings = Settings(home=small_disk / "home")
+    open_storage(settings).engine.dispose()
+    with contextlib.suppress(OSError), (small_disk / "ballast").open("ab", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(512))
+    with pytest.raises(
+        StartError, match=r"the registry \(.*\) cannot be opened: no space left for the registry"
+    ):
+        open_storage(settings)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no disk of its own can be mounted here (needs root)")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=False)
