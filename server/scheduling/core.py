@@ -477,8 +477,9 @@ class Scheduler:
             return
         self._shared_until_s = now_s + _SHARES_HOLD_S
         lanes = [lane for lane in self._queues.all() if lane.pace.rate(now_s, lane.spec.slo_s) > 0]
-        needs = ((lane, self._need(now_s, lane)) for lane in lanes)
-        shares = shares_of(needs) if len(lanes) > 1 else {}  # one alone has all of them
+        if len(lanes) < 2:
+            lanes = []  # one alone has all of them
+        shares = shares_of([(lane, self._need(now_s, lane)) for lane in lanes])
         for lane in self._queues.pooled.values():
             if lane.pool is not None:
                 of_workers = shares.get(lane, {}).items()

@@ -12,8 +12,9 @@ from dataclasses import replace
 from random import Random
 
 from server.compiled.finder import chosen_core
+from server.ensemble.policies.by_name import selection_policy
 from server.scheduling.arbitration import MostInTime
-from server.scheduling.core import Slice
+from server.scheduling.core import BatchTimes, Idle, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.simulation.arrivals import bursty
 from server.scheduling.simulation.simulator import (
     FunctionLoad,
@@ -25,6 +26,7 @@ from server.scheduling.simulation.simulator import (
 from tests.benchmarks.residency_cells import CONTENDERS, drawn_cell, workload
 from tests.unit.scheduling.cores import batches, core, rows, spec, worker
 from tests.unit.scheduling.test_following_functions import BEST_RATE, following, run
+from tests.unit.scheduling.test_pooled_functions import ENSEMBLE, NAMES, asked, pooled
 from tests.unit.scheduling.views import affine
 
 POLICIES = ("goodput", "clockwork", "window", "greedy", "aimd", "ewma", "ewma-code", "quantile")
@@ -33,7 +35,7 @@ CELL = replace(drawn_cell("compiled", 5, several=True), seconds=3.0)
 
 
 def main() -> None:
-    decided = {name: _digest(result) for name, result in _cases()} | {"asked": _asked()}
+    decided = {name: _digest(result) for name, result in _cases()} | {"asked": _asked(), "kinds": _kinds()}
     print(json.dumps({"core": chosen_core().name, "decided": decided}))  # noqa: T201  # a script's word
 
 
@@ -83,6 +85,27 @@ def _asked() -> str:
         for batch in sent[:1]:
             scheduler.finished(now_s + 0.003, batch.batch_id)
     said.append(scheduler.remove(1.0, "f"))
+    return repr(said)
+
+
+def _kinds() -> str:
+    """What is known of a kind of device on which nothing ran: asked for too early, it is an older guess."""
+    scheduler = Scheduler()
+    scheduler.configure(0.0, pooled())
+    scheduler.follow(0.0, "e", "", ENSEMBLE, selection_policy("best", ENSEMBLE))
+    scheduler.set_worker(0.0, WorkerView("w", True, frozenset(NAMES), device="cpu"))
+    scheduler.set_worker(0.0, WorkerView("v", True, frozenset(NAMES[:1]), device="gpu"))
+    said: list[object] = []
+    for number in range(12):
+        now_s = 0.02 * number
+        said.append(scheduler.submit(now_s, asked(number, 2)))
+        while not isinstance(action := scheduler.next_action(now_s), Idle):
+            said.append(action)
+            if isinstance(action, RunBatch):
+                scheduler.finished(now_s, action.batch_id, worked=BatchTimes(0.01, 0.01), sure=[0.5] * 2)
+    scheduler.set_worker(1.0, WorkerView("w", False, frozenset()))
+    scheduler.set_worker(1.0, WorkerView("v", True, frozenset(NAMES), device="gpu"))
+    said += [scheduler.submit(1.0, asked(99, members=NAMES[2:])), scheduler.backlog_s(1.0)]
     return repr(said)
 
 
