@@ -46,7 +46,7 @@ from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.backbones import key_of
 from gpu_worker.networks.loader import import_runtime, weights_bytes
 from gpu_worker.networks.network import ChoosesPrecision, Closes, IsCancelled, width_of
-from gpu_worker.networks.piece_sizes import rows_that_fit
+from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
@@ -449,8 +449,10 @@ class Engine:
         if self.device.is_cuda:
             most = slowest.overlapped.rows(rows, self._threads.count)
         else:
-            side_by_side = -(-rows // self._model_threads.count)
             largest = min(resident.abilities.largest_piece for resident in residents)
+            # What comes beside another batch has one thread's time, and gains nothing by being cut for more.
+            is_light = largest > LARGEST_PIECE_ROWS and slowest.users > 1
+            side_by_side = rows if is_light else -(-rows // self._model_threads.count)
             worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else largest
             most = min(largest, max(worth_it, side_by_side))
             cheapest = max(worth_it, slowest.pieces.rows(most))

@@ -69,8 +69,14 @@ def test_a_batch_much_longer_than_a_piece_keeps_its_order(
 
 
 @pytest.mark.parametrize(
-    ("row_s", "rows", "pieces"),
-    [(1e-5, 256, {128}), (1e-5, 2000, {256, 208}), (1e-3, 200, {50}), (4.5e-3, 200, {17, 13})],
+    ("row_s", "rows", "others", "pieces"),
+    [
+        (1e-5, 256, 0, {128}),
+        (1e-5, 256, 1, {256}),
+        (1e-5, 2000, 0, {256, 208}),
+        (1e-3, 200, 0, {50}),
+        (4.5e-3, 200, 0, {17, 13}),
+    ],
 )
 def test_rows_of_a_table_run_many_at_once_unless_a_pass_takes_long(
     engines: Engines,
@@ -78,13 +84,15 @@ def test_rows_of_a_table_run_many_at_once_unless_a_pass_takes_long(
     monkeypatch: pytest.MonkeyPatch,
     row_s: float,
     rows: int,
+    others: int,
     pieces: set[int],
 ) -> None:
     engine = engines(threads=2)
     engine.load("price", str(price_model(tmp_path)))
     passed: list[int] = []
     monkeypatch.setattr(Resident, "observe", lambda _, rows, took_s, core_s: passed.append(rows))
-    engine.residents()[0].row_s = row_s
+    (resident,) = engine.residents()
+    resident.row_s, resident.users = row_s, others  # batches under way
     row = json.dumps({"grams": 100.0, "fat": 2.0}).encode()
     assert engine.infer(["price"], "row", [row] * rows).errors == []
     assert set(passed) == pieces
