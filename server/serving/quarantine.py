@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gpu_worker.wire.protocol import Answer, Failed, Infer, Message, RowError
 from server.catalog.functions import Function
@@ -85,8 +85,14 @@ class _Isolation:
     sent_s: float = 0.0
 
 
+_Holders: TypeAlias = Sequence[tuple[Worker, tuple[str, ...]]]  # workers, and which members each holds
+
+
 class Quarantine:
-    """Rows wait here in the order in which they came; one runs at a time."""
+    """Rows wait here in the order in which they came; one runs at a time.
+
+    Those whose members are nowhere yet hold up no others.
+    """
 
     def __init__(self, host: QuarantineHost, clock: Callable[[], float] = time.monotonic) -> None:
         self._host = host
@@ -136,21 +142,33 @@ class Quarantine:
         isolation = self._isolation
         if isolation is not None and isolation.suspect is not None:
             return
-        if not self._suspects:
+        found = self._next()
+        if found is None:
             self._release()
             return
-        suspect = self._suspects[0]
-        holders = self._host.holders(suspect.pending.call.function, suspect.members)
+        suspect, holders = found
         kept = [(worker, held) for worker, held in holders if isolation and isolation.worker is worker]
         if isolation is None or not kept:
             self._release()
-            if not holders:
-                return
             kept = [min(holders, key=lambda holder: not self._host.is_idle(holder[0]))]
             isolation = self._isolation = _Isolation(kept[0][0], self._clock())
             self._host.set_aside(isolation.worker, True)
         if self._host.is_idle(isolation.worker):
-            self._send(isolation, self._suspects.popleft(), kept[0][1])
+            self._suspects.remove(suspect)
+            self._send(isolation, suspect, kept[0][1])
+
+    def _next(self) -> tuple[_Suspect, _Holders] | None:
+        """The first row that somebody waits for and some worker can be asked of, and who can."""
+        nowhere: set[tuple[str, tuple[str, ...]]] = set()
+        for suspect in tuple(self._suspects):
+            function = suspect.pending.call.function
+            wanted = function.key, suspect.members
+            if wanted in nowhere or not self._is_wanted(suspect):
+                continue
+            if holders := self._host.holders(function, suspect.members):
+                return suspect, holders
+            nowhere.add(wanted)
+        return None
 
     def _is_wanted(self, suspect: _Suspect) -> bool:
         is_wanted = self._host.is_wanted(suspect.pending)

@@ -254,6 +254,33 @@ def test_rows_in_quarantine_run_member_by_member_where_no_worker_holds_all_of_th
     asyncio.run(scenario())
 
 
+def test_rows_in_quarantine_whose_members_are_nowhere_hold_up_no_others() -> None:
+    async def scenario() -> None:
+        house = House((text_model("a"),))
+        other = function(text_model("d"), name="other", policy="goodput", max_batch=4, batch_sizes=(1, 4))
+        house.latencies["d/1"] = LatencyModel({1: 0.001, 64: 0.01})
+        house.dispatcher.configure(other)
+        house.place(w0="a d")
+        first = house.ask("x", "y")
+        second = house.dispatcher.begin(Call(other, "text", [b"z"], 1))
+        await settle()
+        assert sorted(house.on("w0")) == [(["a/1"], [b"x", b"y"]), (["d/1"], [b"z"])]
+        house.lose("w0")
+        house.place(w1="d")
+        await settle()
+        assert house.on("w1") == [(["d/1"], [b"z"])], "though those of a, who is loading, came before it"
+        house.workers["w1"].answer()
+        assert labels_of(second.future.result()) == ["z"]
+        house.place(w1="a d")
+        for row in (b"x", b"y"):
+            await settle()
+            assert house.on("w1") == [(["a/1"], [row])]
+            house.workers["w1"].answer()
+        assert labels_of(first.future.result()) == ["x", "y"]
+
+    asyncio.run(scenario())
+
+
 def test_a_row_under_which_two_workers_died_fails_though_other_members_have_answered() -> None:
     async def scenario() -> None:
         house = House()
