@@ -59,11 +59,11 @@ class OipNetwork(RemoteNetwork):
             )
         self._input = inputs[name]
         datatype = self.spec.datatype or str(self._input.get("datatype", "BYTES"))
-        self._input = {"name": name, "datatype": datatype, "shape": list(self._input.get("shape") or [-1])}
+        self._input = {"name": name, "datatype": datatype, "shape": self._shape_of(name, self._input) or [-1]}
         self._check_input()
         self._is_binary = _BINARY in self._extensions(attempt)
         wanted = self._output()
-        if list(outputs[wanted].get("shape") or ())[1:] == [3]:
+        if self._shape_of(wanted, outputs[wanted])[1:] == [3]:
             self.values_count = 3  # a value and the ends of its interval
         return f"{name} {datatype} {self._input['shape']} → {wanted} {self._outputs[wanted]}"
 
@@ -219,12 +219,20 @@ class OipNetwork(RemoteNetwork):
             pixels = pixels.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(pixels, _NUMPY[datatype])
 
+    def _shape_of(self, name: str, tensor: Mapping[str, Any]) -> list[Any]:
+        """As its metadata say; none where they say nothing. Raises `EndpointFailed`."""
+        shape = tensor.get("shape")
+        if shape is not None and not isinstance(shape, list):
+            raise self._bad(f"the shape of its tensor {name!r} is {str(shape)[:100]}, and no list")
+        return shape or []
+
     def _extensions(self, attempt: Try) -> Sequence[str]:
         root = self.connections.endpoint.path.rpartition("/models/")[0]
         try:
-            return list(map(str, self._json(attempt, "GET", root or "/v2").get("extensions") or ()))
+            said = self._json(attempt, "GET", root or "/v2").get("extensions")
         except EndpointFailed:
             return ()
+        return list(map(str, said)) if isinstance(said, list) else ()
 
     def _json(
         self,

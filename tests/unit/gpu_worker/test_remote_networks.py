@@ -17,6 +17,7 @@ from PIL import Image
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled, ModelUnusable, WorkerError
+from gpu_worker.networks.remote.remote_network import EndpointDown
 from gpu_worker.settings import Settings
 from gpu_worker.wire.protocol import Answer
 from tests.models import label_of, write_manifest
@@ -462,6 +463,38 @@ def test_whatever_an_endpoint_answers_a_row_gets_its_error(
     assert says in answer.errors[0].message
     far.before = lambda _: False
     assert engine.infer([key], "text", [b"x"]).errors == []  # and the next one its answer
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"inputs": [{"name": "text", "datatype": "BYTES", "shape": 5}]}, "'text' is 5, and no list"),
+        ({"outputs": [{"name": "probs", "datatype": "FP32", "shape": {"n": 1}}]}, "'probs' is {'n': 1}"),
+        ({"inputs": 5}, "has the inputs none"),
+        ({"outputs": "probs"}, "has the outputs none"),
+        ({"extensions": 5}, ""),
+    ],
+)
+def test_metadata_that_are_none_are_the_endpoints_fault(
+    said: dict[str, Any],
+    told: str,
+    load: Loader,
+    far: Endpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = {
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [{"name": "probs", "datatype": "FP32", "shape": [-1, 4]}],
+    }
+    monkeypatch.setattr(Handler, "do_GET", lambda self: self.reply({**whole, **said}))
+    if not told:
+        assert load(oip_model(tmp_path, far.url))
+        return
+    with pytest.raises((EndpointDown, ModelUnusable)) as caught:
+        load(oip_model(tmp_path, far.url))
+    assert told in str(caught.value)
+    assert far.url in str(caught.value)
 
 
 def test_what_fails_for_a_while_is_asked_again_as_soon_as_the_endpoint_says(
