@@ -670,10 +670,7 @@ class Dispatcher:
             return
         if not isinstance(reply, Failed):
             reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")
-        if reply.code == "unknown_function":
-            self.residency.not_there(sent.worker, reply.missing or batch.members)
-        if reply.code == "overloaded" and reply.wanted_bytes:
-            self.residency.short_of_memory(sent.worker, batch.members)
+        self.told_of_models(sent.worker, batch.members, reply)
         # A proxy's faults are its own: others answer its rows. Of several members or parts in one batch it
         # shows who is at fault when each is asked alone, as they are from now on.
         if reply.code in _AGAIN or _is_of_proxy(sent) or sent.beside:
@@ -1144,6 +1141,13 @@ class Dispatcher:
     def is_idle(self, worker: Worker) -> bool:
         """Whether no batch is on it."""
         return not self._in_flight.on(worker)
+
+    def told_of_models(self, worker: Worker, members: Sequence[str], reply: Failed) -> None:
+        """The residency hears which models a worker that took no rows does not hold, or has no room for."""
+        if reply.code == "unknown_function":
+            self.residency.not_there(worker, reply.missing or members)
+        if reply.code == "overloaded" and reply.wanted_bytes:
+            self.residency.short_of_memory(worker, members)
 
     def set_aside(self, worker: Worker, aside: bool) -> None:
         """The scheduler sends it nothing from now on, or may again."""

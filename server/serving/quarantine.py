@@ -27,6 +27,7 @@ __all__ = ["Quarantine", "QuarantineHost"]
 
 _TURN_S = 0.1  # then other rows have a turn on that worker
 _REFUSALS = 20  # of one row by workers
+_REFUSED_S = 0.05  # until it is asked for again
 
 
 class QuarantineHost(Protocol):
@@ -47,6 +48,14 @@ class QuarantineHost(Protocol):
         """Whether no batch is on it."""
         ...
 
+    def told_of_models(self, worker: Worker, members: Sequence[str], reply: Failed) -> None:
+        """What a worker that took no rows says of the models that it holds, or has room for."""
+        ...
+
+    def after(self, delay_s: float, callback: Callable[[], object]) -> object:
+        """Have something called later."""
+        ...
+
     def set_aside(self, worker: Worker, aside: bool) -> None:
         """The scheduler sends it nothing from now on, or may again."""
         ...
@@ -62,12 +71,13 @@ class QuarantineHost(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Suspect:
-    """One row of a call, and the members that it has yet to run on."""
+    """One row of a call, and the members that it has yet to run on; not before a time, if it was refused."""
 
     pending: PendingReply
     row: int
     members: tuple[str, ...]
     refusals: int = 0
+    rests_until_s: float = 0.0
 
     @property
     def part(self) -> Slice:
@@ -159,15 +169,18 @@ class Quarantine:
 
     def _next(self) -> tuple[_Suspect, _Holders] | None:
         """The first row that somebody waits for and some worker can be asked of, and who can."""
-        nowhere: set[tuple[str, tuple[str, ...]]] = set()
+        known: dict[tuple[str, tuple[str, ...]], _Holders] = {}
+        now_s = self._clock()
         for suspect in tuple(self._suspects):
             function = suspect.pending.call.function
-            wanted = function.key, suspect.members
-            if wanted in nowhere or not self._is_wanted(suspect):
+            kind = function.key, suspect.members
+            rests = suspect.rests_until_s > now_s
+            if (kind in known and (rests or not known[kind])) or not self._is_wanted(suspect):
                 continue
-            if holders := self._host.holders(function, suspect.members):
-                return suspect, holders
-            nowhere.add(wanted)
+            if kind not in known:  # asked of one that rests, too: a model that is nowhere is loaded meanwhile
+                known[kind] = self._host.holders(function, suspect.members)
+            if known[kind] and not rests:
+                return suspect, known[kind]
         return None
 
     def _is_wanted(self, suspect: _Suspect) -> bool:
@@ -206,14 +219,14 @@ class Quarantine:
         if pending.done:
             return
         try:
-            self._take(suspect, members, reply)
+            self._take(isolation.worker, suspect, members, reply)
         except ServiceError as error:
             pending.fail_part(suspect.part, error)
         else:
             if suspect.members:
                 self._suspects.append(suspect)
 
-    def _take(self, suspect: _Suspect, members: tuple[str, ...], reply: Message) -> None:
+    def _take(self, worker: Worker, suspect: _Suspect, members: tuple[str, ...], reply: Message) -> None:
         """Take the reply of these members; the suspect's others are to run yet, or the same again.
 
         Raises `ServiceError`, for its whole call.
@@ -234,9 +247,12 @@ class Quarantine:
             return
         if reply.code not in {"unknown_function", "overloaded", "cancelled"}:
             raise ServiceError(f"{function.name}: {reply.message}")
+        self._host.told_of_models(worker, members, reply)
         suspect.refusals += 1
         if suspect.refusals > _REFUSALS:
             raise Overloaded(f"workers refused rows of {function.name} again and again: {reply.message}", 1.0)
+        suspect.rests_until_s = self._clock() + _REFUSED_S
+        self._host.after(_REFUSED_S, self._host.wake)
 
     def _release(self) -> None:
         if self._isolation is not None:

@@ -80,6 +80,51 @@ def test_a_killed_workers_rows_run_again_on_another_each_by_itself() -> None:
     asyncio.run(scenario())
 
 
+def test_a_row_that_runs_alone_and_whose_model_is_not_there_after_all_waits_for_its_load() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house = House(first)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        house.lose(first)
+        house.residency.worker_up(second)
+        await settle()
+        second.resident.clear()
+        second.fail("unknown_function", missing=["net/1"])
+        await settle()
+        assert second.loads == ["net/1", "net/1"]
+        assert second.batches == []
+        await until(lambda: second.batches)
+        second.answer()
+        await settle()
+        assert house.labels(pending) == ["a"]
+
+    asyncio.run(scenario())
+
+
+def test_a_row_that_runs_alone_is_not_asked_for_again_at_once_where_there_is_no_room() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house = House(first)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        house.lose(first)
+        house.residency.worker_up(second)
+        await settle()
+        for _ in range(3):
+            second.fail("overloaded", "it is full")
+            await settle()
+            assert second.batches == []
+            await until(lambda: second.batches)
+        second.answer()
+        await settle()
+        assert house.labels(pending) == ["a"]
+
+    asyncio.run(scenario())
+
+
 def test_a_row_under_which_two_workers_died_fails_and_says_so() -> None:
     async def scenario() -> None:
         house = House()
