@@ -53,7 +53,7 @@ class FakeWorker:
         if isinstance(message, Infer):
             self.batches.append((message, on_reply))
             if self.answers:
-                asyncio.get_running_loop().call_soon(self.answer)
+                asyncio.get_running_loop().call_soon(self._answer_what_is_left)
         elif type(message) in self.stalled:
             self.held.append((message, on_reply))
         else:
@@ -90,6 +90,10 @@ class FakeWorker:
         ]
         faults = [RowError(i, "input_invalid", "bad row") for i in errors]
         on_reply(Answer(message.id, members, faults, 0.001, 0.002))
+
+    def _answer_what_is_left(self) -> None:
+        if self.batches:  # else it died meanwhile
+            self.answer()
 
     def fail(
         self,
