@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.networks.coded_columns import CodedColumns
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.networks.piece_sizes import LARGEST_LIGHT_PIECE_ROWS
 
 __all__ = ["MOST_TREE_BYTES", "BoostedTrees", "TreeModel", "both"]
 
@@ -49,7 +50,7 @@ class BoostedTrees:
     forms = frozenset(("row",))
     pixels: tuple[int, int] | None = None
     cuttable = True
-    largest_piece = 256
+    largest_piece = LARGEST_LIGHT_PIECE_ROWS
     features_width = 0
 
     def __init__(self, model: TreeModel) -> None:

@@ -23,9 +23,10 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-__all__ = ["LARGEST_PIECE_ROWS", "PieceSizes", "rows_that_fit"]
+__all__ = ["LARGEST_LIGHT_PIECE_ROWS", "LARGEST_PIECE_ROWS", "PieceSizes", "rows_that_fit"]
 
 LARGEST_PIECE_ROWS = 64
+LARGEST_LIGHT_PIECE_ROWS = 256  # of who `TakesManyRows`
 _LEAST_ROWS = 4
 _TRIES = 4  # before a size is judged
 _RECENT = 8  # the least of so many counts: what disturbs a pass makes it slower, never faster

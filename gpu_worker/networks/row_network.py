@@ -18,7 +18,7 @@ from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.networks.onnx_answers import Answers
 from gpu_worker.networks.onnx_network import first_passes, open_session
 from gpu_worker.networks.parts import in_parts_that_fit
-from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS
+from gpu_worker.networks.piece_sizes import LARGEST_LIGHT_PIECE_ROWS, LARGEST_PIECE_ROWS
 from gpu_worker.networks.row_inputs import COLUMNS_KEY, row_input
 from gpu_worker.tasks.task import FILE_FORMS, Reads
 
@@ -50,7 +50,7 @@ class RowNetwork:
         self._device = device.computes_on
         self._session = open_session(path, device, content)
         # A row of a table becomes as many numbers as it has columns, a text as many as there are words.
-        self.largest_piece = 256 if manifest.input.form == "row" else LARGEST_PIECE_ROWS
+        self.largest_piece = LARGEST_LIGHT_PIECE_ROWS if manifest.input.form == "row" else LARGEST_PIECE_ROWS
         self._input = row_input(self._session, manifest, path)
         self._answers = Answers(self._session, manifest, path, _KNOWN, "none")
         self.features_width = 0  # these are known once it is warm

@@ -19,6 +19,7 @@ from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import open_regular
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.networks.parts import in_parts_that_fit
+from gpu_worker.networks.piece_sizes import LARGEST_LIGHT_PIECE_ROWS
 from gpu_worker.networks.text_tokenizer import TextRules, TextTokenizer, read_tokenizer
 
 __all__ = ["StaticEmbedding", "TokenTable", "load_static", "read_table"]
@@ -112,7 +113,7 @@ class StaticEmbedding:
     forms = frozenset(("text",))
     pixels: tuple[int, int] | None = None
     cuttable = True
-    largest_piece = 256
+    largest_piece = LARGEST_LIGHT_PIECE_ROWS
 
     def __init__(
         self,

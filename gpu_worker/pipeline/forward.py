@@ -265,13 +265,12 @@ class Tally:
         """
         resident = member.resident
         passed = len(good)
+        inputs = _inputs(piece, resident, good) if member.head is None else ()
+        began_s, began_core_s = time.monotonic(), time.thread_time()
         if member.head is None:
-            inputs = _inputs(piece, resident, good)
-            began_s, began_core_s = time.monotonic(), time.thread_time()
             found = member.run(inputs, is_cancelled)
         else:
             together = good if together is None else together
-            began_s, began_core_s = time.monotonic(), time.thread_time()
             features, passed = seen.of(member, member.head, good, together, is_cancelled)
             found = member.head.of_features(features, member.reads)
         core_s = time.thread_time() - began_core_s
