@@ -15,9 +15,8 @@ import numpy as np
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.model_files.backbone import Backbone, backbone_sha256
+from gpu_worker.model_files.backbone import Backbone
 from gpu_worker.model_files.manifest import Manifest, read_manifest
-from gpu_worker.model_files.regular import MANIFEST_FILE, read_json
 from gpu_worker.networks.loader import load_network
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, Network, reading, width_of
 
@@ -104,18 +103,17 @@ def manifest_below(directory: str, wanted: Backbone) -> Manifest:
 def backbone_below(directory: str, wanted: Backbone) -> Manifest:
     """The manifest of the backbone that is stored in `directory`. Raises as `manifest_below`."""
     try:
-        found = backbone_sha256(read_json(Path(directory) / MANIFEST_FILE))
-    except ValueError as exc:
+        below = read_manifest(directory)
+    except ModelUnusable as exc:
         raise ModelUnusable(
             f"the backbone {wanted.key} is not there ({exc}); import it again under that name and version, "
             "or train on another one"
         ) from exc
-    if found != wanted.sha256:
+    if below.as_backbone != wanted.sha256:
         raise ModelUnusable(
             f"the model {wanted.key} in {directory} is not the one on which the head was trained: it was "
             "replaced; put the former one back, or train again"
         )
-    below = read_manifest(directory)
     if below.backbone is not None or below.remote is not None:
         what = "a head itself" if below.backbone is not None else "behind another server"
         raise ModelUnusable(f"the model {wanted.key} is {what}: no backbone; name a model that lies here")
