@@ -62,7 +62,7 @@ from server.serving.known import combine_known
 from server.serving.late_rows import LateRowsOf
 from server.serving.like_rows import LikeRows
 from server.serving.outcomes import Outcomes
-from server.serving.quarantine import Quarantine
+from server.serving.quarantine import REFUSALS, REFUSED_S, Quarantine
 from server.serving.scheduler_adapter import (
     LatencyOf,
     QueueBounds,
@@ -83,13 +83,11 @@ __all__ = ["Dispatcher"]
 
 log = logging.getLogger("ml_udf.server.dispatcher")
 
-_REFUSALS = 20  # of one row by workers
 # Of a batch that could not be run, or need not be: its rows run once more, those that anybody waits for.
 _AGAIN = frozenset(("worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"))
 _REST_S = 0.004  # at the most, between two looks for new rows
 _BUSY_REST_S = 0.001
 _REST_OF_GOAL = 0.04  # and no more of the least goal that waits, or that there is
-_REFUSED_S = 0.05  # until rows that a worker had no room for are queued again
 
 _Args = TypeVarTuple("_Args")
 
@@ -900,10 +898,10 @@ class Dispatcher:
             if reply.code == WorkerLost.code:
                 self._quarantine.add(pending, part, members)
                 continue
-            if pending.refused(part) > _REFUSALS:
+            if pending.refused(part) > REFUSALS:
                 self._give_up(pending, part, refused)
             elif reply.code == Overloaded.code:
-                self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)
+                self._loop.call_later(REFUSED_S, self._resubmit_later, pending, part, members)
             else:
                 self._resubmit(now_s, pending, part, members)
 

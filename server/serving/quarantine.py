@@ -23,11 +23,11 @@ from server.serving.answers import check_members
 from server.serving.calls import PendingReply
 from server.workers.pool import Worker
 
-__all__ = ["Quarantine", "QuarantineHost"]
+__all__ = ["REFUSALS", "REFUSED_S", "Quarantine", "QuarantineHost"]
 
 _TURN_S = 0.1  # then other rows have a turn on that worker
-_REFUSALS = 20  # of one row by workers
-_REFUSED_S = 0.05  # until it is asked for again
+REFUSALS = 20  # of one row by workers
+REFUSED_S = 0.05  # until a worker that had no room is asked again
 
 
 class QuarantineHost(Protocol):
@@ -249,10 +249,10 @@ class Quarantine:
             raise ServiceError(f"{function.name}: {reply.message}")
         self._host.told_of_models(worker, members, reply)
         suspect.refusals += 1
-        if suspect.refusals > _REFUSALS:
+        if suspect.refusals > REFUSALS:
             raise Overloaded(f"workers refused rows of {function.name} again and again: {reply.message}", 1.0)
-        suspect.rests_until_s = self._clock() + _REFUSED_S
-        self._host.after(_REFUSED_S, self._host.wake)
+        suspect.rests_until_s = self._clock() + REFUSED_S
+        self._host.after(REFUSED_S, self._host.wake)
 
     def _release(self) -> None:
         if self._isolation is not None:
