@@ -217,7 +217,8 @@ class TrainingRepository:
         """The specification of a deployment; nothing where there is none."""
         with Session(self._reading) as session:
             row = session.get(DeploymentRow, (function, version))
-            return {} if row is None else dict(row.spec)
+            whose = f"version {version} of the function {function}"
+            return {} if row is None else object_in(row.spec, f"the specification of {whose}")
 
     @retried
     def test_looks(self, dataset: str, snapshot: str) -> list[Look]:
