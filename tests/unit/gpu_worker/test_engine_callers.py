@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,8 +170,8 @@ def test_no_options_of_a_hashing_model_hold_a_worker_for_more_than_a_minute(
         slept_s.append(seconds)
         now_s[0] += seconds
 
-    monkeypatch.setattr("gpu_worker.networks.hashing.time.sleep", sleep)
-    monkeypatch.setattr("gpu_worker.networks.hashing.time.monotonic", lambda: now_s[0])
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0])
+    monkeypatch.setattr("gpu_worker.networks.hashing.time", clock)  # other threads keep theirs
     Hashing(["a"], delay_ms=60_000, row_delay_ms=60_000).scores([b"x"] * 1000, lambda: False)
     assert sum(slept_s) <= 60.001
 
