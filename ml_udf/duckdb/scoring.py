@@ -1,8 +1,9 @@
 """Scoring a table of a DuckDB database: `score_table(con, …)`, and `ml-udf score` behind it.
 
 One process alone may write to a DuckDB file, so another run into it is DuckDB's own refusal; runs on several
-cursors of one process meet in DuckDB's conflicts, which are tried again. A page is cut from a larger segment:
-finding where it begins costs DuckDB a scan, which some pages share.
+cursors of one process meet in DuckDB's conflicts, which are tried again. A page is cut from a larger segment,
+and a segment from a range of keys: of all that may be among the next rows DuckDB reads and hashes every one,
+and where a range ends the keys alone tell.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _ANSWERS = "ml_udf_answers"  # of this cursor alone
 # Constraints that the answers violate, whoever else writes.
 _OF_THE_ANSWERS = re.compile(r"(CHECK|NOT NULL) constraint failed")
 SEGMENT_PAGES = 64
+RANGE_ROWS = 1 << 16  # at first, due or not; then as many as hold a segment's
+MAX_RANGE_ROWS = 1 << 22
 STATEMENT_BYTES = 32 << 20  # of vectors, which are copied for it
 CONFLICT_PATIENCE_S = 20.0  # with other cursors, each of which may write for seconds
 CONFLICT_PAUSE_S = 0.01
@@ -169,7 +172,10 @@ class _DuckDbStore:
         floats = _FLOATS.fullmatch(layout.value_type)
         self._width = None if floats is None else int(floats[1])  # of vectors
         self._segment = Page()
+        self._cut = 0  # so many of its rows are pages already
         self._segment_rows = 0
+        self._range_rows = RANGE_ROWS
+        self._passed: Key | None = None  # the end of the last range
 
     def due_rows(self, row_limit: int | None) -> int:
         """How many rows are due, counted up to `row_limit`."""
@@ -179,21 +185,47 @@ class _DuckDbStore:
     def page(self, after: Key | None, rows: int) -> Page:
         """The next rows that are due, behind the key `after`."""
         if after is None:
-            self._segment = Page()
-        if not self._segment:
+            self._segment, self._cut, self._passed = Page(), 0, None
+        if self._cut >= len(self._segment):
+            self._segment = Page()  # not beside the next
             wanted = SEGMENT_PAGES * rows
             wanted = min(wanted, self._segment_rows or rows)
-            found = self._cursor.execute(self._queries.page(after, wanted), list(after or ())).fetchall()
-            width = len(self._layout.key)
-            self._segment = Page(
-                [tuple(row[:width]) for row in found],
-                [row[width] for row in found],
-                [row[width + 1] for row in found],
+            self._segment = (
+                self._next_of_table(wanted) if self._layout.of_table else self._read(after, wanted)
             )
-            self._segment_rows = next_rows(self._segment, SEGMENT_PAGES * rows) if found else 0
-        page = self._segment.part(0, rows)
-        self._segment = self._segment.part(rows, len(self._segment))
+            self._segment_rows = next_rows(self._segment, SEGMENT_PAGES * rows) if self._segment else 0
+            self._cut = 0
+        page = self._segment.part(self._cut, self._cut + rows)
+        self._cut += rows
         return page
+
+    def _next_of_table(self, wanted: int) -> Page:
+        """The due rows of the next range of keys in which there are any."""
+        while True:
+            after, rows = self._passed, max(wanted, self._range_rows)
+            end = self._cursor.execute(self._queries.end(after, rows), list(after or ())).fetchone()
+            if end is None:
+                return Page()
+            found = self._read(after, wanted, tuple(end))
+            if len(found) == wanted:  # and more may be in the range
+                self._passed = found.keys[-1]
+                self._range_rows //= 2
+            else:
+                self._passed = tuple(end)
+            if 2 * len(found) < wanted:
+                self._range_rows = min(4 * self._range_rows, MAX_RANGE_ROWS)
+            if found:
+                return found
+
+    def _read(self, after: Key | None, rows: int, until: Key | None = None) -> Page:
+        query = self._queries.page(after, rows, until)
+        found = self._cursor.execute(query, [*(after or ()), *(until or ())]).fetchall()
+        width = len(self._layout.key)
+        return Page(
+            [tuple(row[:width]) for row in found],
+            [row[width] for row in found],
+            [row[width + 1] for row in found],
+        )
 
     def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another cursor was in the way."""
@@ -244,7 +276,8 @@ class _DuckDbStore:
 
     def _written(self, page: Page, answers: Sequence[Outcome]) -> int:
         columns = {
-            f"k{at}": pa.array(part, pa.string()) for at, part in enumerate(zip(*page.keys, strict=True))
+            f"k{at}": pa.array([key[at] for key in page.keys], pa.string())
+            for at in range(len(self._layout.key))
         }
         errors = [None if a.error is None else f"{a.error.code}: {a.error.message}" for a in answers]
         answered = pa.table(

@@ -104,6 +104,7 @@ class Layout:
     rescore: frozenset[str]
     condition: str | None = None
     cast: str = "{}"  # the SQL by which the text of a value becomes what is cast to its type
+    of_table: bool = True  # and not of a view, of which each look may be a query that takes long
 
     @property
     def beside(self) -> bool:

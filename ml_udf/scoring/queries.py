@@ -35,19 +35,31 @@ class Queries:
         limit = "" if row_limit is None else f" LIMIT {row_limit}"
         return f"SELECT count(*) AS n FROM (SELECT 1 {self._due_rows(None, compares)}{limit}) AS due"
 
-    def page(self, after: Key | None, rows: int) -> str:
-        """`k0`, `k1`, …, `h`, `v` of the next due rows, in the order of the key; `after` is $1, $2, …"""
+    def page(self, after: Key | None, rows: int, until: Key | None = None) -> str:
+        """`k0`, `k1`, …, `h`, `v` of the next due rows, in the order of the key.
+
+        `after` is $1, $2, …, and `until`, the last key that may be among them, what follows.
+        """
         layout = self._layout
-        keys = [f"s.{quoted(column.name)}::text AS k{at}" for at, column in enumerate(layout.key)]
         value = f"s.{quoted(layout.input.name)}{CAST[layout.input.kind or 'text']} AS v"
-        listed = ", ".join([*keys, f"{self._hash('s')}::text AS h", value])
+        listed = ", ".join([*self._key_texts(), f"{self._hash('s')}::text AS h", value])
+        due = self._due_rows(after, True, until)
         order = ", ".join(f"s.{quoted(column.name)}" for column in layout.key)
-        return f"SELECT {listed} {self._due_rows(after, True)} ORDER BY {order} LIMIT {rows}"
+        return f"SELECT {listed} {due} ORDER BY {order} LIMIT {rows}"
+
+    def end(self, after: Key | None, rows: int) -> str:
+        """`k0`, `k1`, … of the last of so many rows, due or not; `after` is $1, $2, …"""
+        keys = ", ".join(f"s.{quoted(column.name)}" for column in self._layout.key)
+        where = " AND ".join([*self._with_key(), *self._behind("s", after)]) or "true"
+        some = f"SELECT {keys} FROM {self._layout.source} AS s WHERE {where} ORDER BY {keys} LIMIT {rows}"
+        last = ", ".join(f"s.{quoted(column.name)} DESC" for column in self._layout.key)
+        return f"SELECT {', '.join(self._key_texts())} FROM ({some}) AS s ORDER BY {last} LIMIT 1"
 
     def write(self, answers: str | None = None, vector: str | None = None) -> str:
         """Store answers: $1, … are the key's columns, hashes, values, confidences, errors; all text[].
 
-        answers  a relation that has them instead, as columns k0, k1, …, h, v, c, e
+        answers  a relation that has them instead, as columns k0, k1, …, h, v, c, e; then $1 and $2 are its
+                 `reach`
         vector   the SQL of a value by {at} and {parameter}: then values are numbers of vectors, {at}, and one
                  more parameter has those
         """
@@ -70,18 +82,23 @@ class Queries:
         key = ", ".join(quoted(column.name) for column in layout.key)
         return f"CREATE TABLE IF NOT EXISTS {layout.target} ({', '.join(columns)}, PRIMARY KEY ({key}))"
 
-    def _due_rows(self, after: Key | None, compares: bool) -> str:
+    def _key_texts(self) -> list[str]:
+        return [f"s.{quoted(column.name)}::text AS k{at}" for at, column in enumerate(self._layout.key)]
+
+    def _with_key(self) -> list[str]:
+        return [f"s.{quoted(column.name)} IS NOT NULL" for column in self._layout.key if column.nullable]
+
+    def _due_rows(self, after: Key | None, compares: bool, until: Key | None = None) -> str:
         layout = self._layout
-        where = [f"s.{quoted(layout.input.name)} IS NOT NULL"]
-        where += [f"s.{quoted(column.name)} IS NOT NULL" for column in layout.key if column.nullable]
-        where += self._behind("s", after)
+        where = [f"s.{quoted(layout.input.name)} IS NOT NULL", *self._with_key()]
+        where += self._within("s", after, until)
         condition = f" WHERE ({layout.condition}\n)" if layout.condition else ""
         tables = f"(SELECT * FROM {layout.source}{condition}) AS s"
         if layout.beside:
             where.append(self._due("s", "s", compares))
         else:
             # Bounded by the key as well: a merge join begins where the page does, not at the first row.
-            behind = " WHERE ".join(["", *filter(None, [" AND ".join(self._behind("b", after))])])
+            behind = " WHERE ".join(["", *filter(None, [" AND ".join(self._within("b", after, until))])])
             same = " AND ".join(f"r.{quoted(c.name)} = s.{quoted(c.name)}" for c in layout.key)
             tables += f" LEFT JOIN (SELECT * FROM {layout.target} AS b{behind}) AS r ON {same}"
             missing = f"r.{quoted(layout.key[0].name)} IS NULL"
@@ -89,11 +106,24 @@ class Queries:
         return f"FROM {tables} WHERE {' AND '.join(where)}"
 
     def _behind(self, table: str, after: Key | None) -> list[str]:
-        if after is None:
-            return []
-        columns = ", ".join(f"{table}.{quoted(column.name)}" for column in self._layout.key)
-        bounds = ", ".join(f"${at + 1}::text::{column.type}" for at, column in enumerate(self._layout.key))
-        return [f"({columns}) > ({bounds})"] if len(self._layout.key) > 1 else [f"{columns} > {bounds}"]
+        return [] if after is None else [self._compared(table, ">", 1)]
+
+    def _within(self, table: str, after: Key | None, until: Key | None) -> list[str]:
+        where = self._behind(table, after)
+        if until is not None:
+            first = 1 if after is None else 1 + len(after)
+            where.append(self._compared(table, "<=", first))
+            if len(until) > 1:  # alone, the first columns tell an engine which parts of a table it may skip
+                where += [] if after is None else [self._compared(table, ">=", 1, 1)]
+                where.append(self._compared(table, "<=", first, 1))
+        return where
+
+    def _compared(self, table: str, how: str, first: int, width: int | None = None) -> str:
+        """The key's columns, or the first of them, with the parameters from `first` on."""
+        key = self._layout.key[:width]
+        columns = ", ".join(f"{table}.{quoted(column.name)}" for column in key)
+        bounds = ", ".join(f"${at}::text::{column.type}" for at, column in enumerate(key, first))
+        return f"({columns}) {how} ({bounds})" if len(key) > 1 else f"{columns} {how} {bounds}"
 
     def _due(self, answered: str, rows: str, compares: bool) -> str:
         """Whether the answer in table `answered` does not stand, for the row in table `rows`."""

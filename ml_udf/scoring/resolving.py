@@ -104,6 +104,7 @@ def resolved(
         rescore,
         request.condition,
         catalog.cast(answer_kind(info), found_type),
+        source.is_table,
     )
 
 

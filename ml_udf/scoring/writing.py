@@ -27,6 +27,7 @@ ROOM_ROWS = 122_880  # a row group of DuckDB's: each checkpoint writes one anew 
 ROOM_BYTES = 192 << 20  # which so many vectors of 256 numbers take
 _END_WAIT_S = 30.0  # for a database that is told to stop
 _ANSWER_BYTES = 200  # with its row's key and hash, without its value
+_NUMBER_BYTES = 24  # of one in a list
 
 Written = Callable[[Sequence[Outcome], int], None]  # answers, and how many of them were stored
 
@@ -106,7 +107,7 @@ class _Gathered:
         self._page.keys += page.keys
         self._page.hashes += page.hashes
         self._answers += answers
-        self._nbytes += sum(map(_nbytes, answers))
+        self._nbytes += _nbytes(answers)
         self.look()
         while self._is_full() and self._write is not None:
             self._wait_for_write()
@@ -162,6 +163,7 @@ class _Gathered:
             self.look()
 
 
-def _nbytes(answer: Outcome) -> int:
-    value = answer.value
-    return _ANSWER_BYTES + (sys.getsizeof(value) if not isinstance(value, list) else 32 * len(value))
+def _nbytes(answers: Sequence[Outcome]) -> int:
+    values = [answer.value for answer in answers]
+    numbers = sum(len(value) for value in values if isinstance(value, list))
+    return _ANSWER_BYTES * len(values) + sum(map(sys.getsizeof, values)) + _NUMBER_BYTES * numbers

@@ -30,6 +30,8 @@ from ml_udf.errors import (
     WrongType,
 )
 from ml_udf.scoring import ScoreProgress
+from ml_udf.scoring.pages import Key
+from ml_udf.scoring.queries import Queries
 from tests.postgres.oip_server import OipServer, label_of, oip_server
 from tests.waiting import wait_until
 
@@ -124,6 +126,56 @@ def test_views_composite_keys_and_odd_names_work(con: duckdb.DuckDBPyConnection,
     )
     assert (tally.answered, tally.missed) == (5000, 0)
     assert con.execute('SELECT count(*) FROM "Shop ""x".scores').fetchall() == [(5000,)]
+
+
+@pytest.mark.parametrize("place", [{"output": "food"}, {"result_table": "answers"}], ids=["beside", "apart"])
+@pytest.mark.parametrize(
+    "key", ["id", "shelf, id", "name", "eaten", "shelf, name, eaten"], ids=lambda key: key.replace(", ", "-")
+)
+@pytest.mark.parametrize("every", [1, 7, 450])
+def test_whichever_rows_are_due_each_is_found_in_the_range_of_its_key(
+    server: OipServer, monkeypatch: pytest.MonkeyPatch, key: str, every: int, place: dict[str, str]
+):
+    monkeypatch.setattr("ml_udf.duckdb.scoring.RANGE_ROWS", 16)
+    monkeypatch.setattr("ml_udf.duckdb.scoring.MAX_RANGE_ROWS", 200)
+    with duckdb.connect() as con:
+        con.execute(
+            "CREATE TABLE foodlog AS"
+            " SELECT range AS id, range % 3 AS shelf, 'n' || (range * 7919 % 1000) AS name,"
+            " TIMESTAMP '2026-01-01' + to_microseconds(range * 1234567) AS eaten,"
+            f" CASE WHEN range % {every} = 0 THEN '/' || range END AS image_path, NULL::VARCHAR AS food"
+            " FROM range(1000)"
+        )
+        con.execute(f"ALTER TABLE foodlog ADD PRIMARY KEY ({key})")
+        assert scored(con, server, batch_rows=10, **place) == (len(range(0, 1000, every)), 0, 0)
+        con.execute(
+            "INSERT INTO foodlog SELECT 1000 + id, shelf, 'm' || name, eaten + INTERVAL 1 DAY, '/', NULL"
+            " FROM foodlog WHERE id IN (3, 998)"
+        )
+        assert scored(con, server, **place) == (2, 0, 0)
+
+
+def test_where_few_rows_are_due_few_ranges_are_looked_over(
+    server: OipServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ml_udf.duckdb.scoring.RANGE_ROWS", 16)
+    ranges: list[object] = []
+    end = Queries.end
+
+    def counted(queries: Queries, after: Key | None, rows: int) -> str:
+        ranges.append(after)
+        return end(queries, after, rows)
+
+    monkeypatch.setattr(Queries, "end", counted)
+    with duckdb.connect() as con:
+        con.execute(
+            "CREATE TABLE foodlog AS SELECT range AS id, '/1' AS image_path, 'known' AS food"
+            " FROM range(100_000)"
+        )
+        con.execute("ALTER TABLE foodlog ADD PRIMARY KEY (id)")
+        con.execute("UPDATE foodlog SET food = NULL WHERE id = 99_999")
+        assert scored(con, server, output="food") == (1, 0, 0)
+    assert len(ranges) < 16
 
 
 def test_images_are_sent_as_images(con: duckdb.DuckDBPyConnection, server: OipServer):
