@@ -1,7 +1,8 @@
-"""A run: pages read, asked and stored, two of them on the way at once.
+"""A run: pages read, asked and stored, three of them on the way at once.
 
-The caller's thread reads; threads ask. While the server works on one page, the next is read and the one
-before is stored. Passes are made until none meets a row that changed under it.
+The caller's thread reads; threads ask. While the server works on two pages, the next is read and the one
+before is stored: on one page alone, a worker that runs a batch in each of its threads has work for half of
+them. Passes are made until none meets a row that changed under it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ml_udf.scoring.writing import writing_into
 
 __all__ = ["ScoreProgress", "score"]
 
-PAGES_IN_FLIGHT = 2
+PAGES_IN_FLIGHT = 3
 MAX_PASSES = 5
 _END_WAIT_S = 1.0
 
@@ -64,7 +65,7 @@ def score(
     on_progress  called in this thread before the first page and after each transaction
 
     Everything stored is committed, whatever happens. With `on_error='error'` a faulty row raises its error,
-    after the good rows of its page, and of the other page on the way, are stored. Raises what the store and
+    after the good rows of its page, and of the other pages on the way, are stored. Raises what the store and
     `Asking.answers` raise.
     """
     so_far = ScoreProgress(store.due_rows(request.row_limit), began_s=time.monotonic())

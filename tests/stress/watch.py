@@ -51,7 +51,7 @@ WATCHERS = 2
 _REST_S = 0.02
 FRESH_S = 600.0  # within which everything is to be answered once nothing is killed any more
 ASKED_AGAIN = (
-    8_192  # rows that a kill may have on the way: two lanes and a sweep of two pages, of two watchers
+    10_240  # rows that a kill may have on the way: two lanes and a sweep of three pages, of two watchers
 )
 _CHANGES = ("insert", "insert", "insert", "input", "other", "other", "delete")
 _ROWS = (1, 1, 1, 1, 5, 20, 100)
