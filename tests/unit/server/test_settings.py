@@ -72,6 +72,8 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--device=cpu,gpu"], "the device 'gpu' is not known: use 'auto', 'cpu', 'cuda:N' or sim:BYTES"),
         (["--workers=all"], "--workers 'all' is not a number of workers; write N, MIN:MAX"),
         (["--capacity-policy=fast"], "known: static, "),
+        (["--workers=5000000"], "--workers '5000000' is more than 1,024 workers, each of which is a process"),
+        (["--workers=1:1025"], "--workers '1:1025' is more than 1,024 workers"),
         (["--workers=4:1"], "--workers '4:1' is at least 4 and at most 1; write 1:4"),
         (["--max-feedback-labels=0"], "a request that is sent again would count twice"),
         (["--drain-s=-1"], "--drain-s cannot be -1"),
