@@ -43,6 +43,9 @@ from ml_udf.scoring.texts import sample_texts, text_of
 __all__ = ["score_connection", "score_table"]
 
 _FLOATS = re.compile(r"FLOAT\[(\d+)\]")
+_ORDERED = re.compile(  # types that have one order, whatever the column
+    r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL\(.*\)|FLOAT|DOUBLE|UUID|DATE|TIMESTAMP.*)"
+)
 _PATH_PART = re.compile(r'(?:"((?:[^"]|"")+)"|([^",.]+))(?:[.,]|\Z)')
 _ANSWERS = "ml_udf_answers"  # of this cursor alone
 # Constraints that the answers violate, whoever else writes.
@@ -171,6 +174,7 @@ class _DuckDbStore:
         self._queries = Queries(layout, version)
         floats = _FLOATS.fullmatch(layout.value_type)
         self._width = None if floats is None else int(floats[1])  # of vectors
+        self._is_reached = layout.beside and _ORDERED.fullmatch(layout.key[0].type) is not None
         self._segment = Page()
         self._cut = 0  # so many of its rows are pages already
         self._segment_rows = 0
@@ -291,7 +295,11 @@ class _DuckDbStore:
         )
         self._writer.register(_ANSWERS, answered)
         try:
-            ((stored,),) = self._writer.execute(self._queries.write(_ANSWERS)).fetchall()
+            reach: Sequence[str] = ()
+            if self._is_reached:
+                (reach,) = self._writer.execute(self._queries.reach(_ANSWERS)).fetchall()
+            write = self._queries.write(_ANSWERS, reached=self._is_reached)
+            ((stored,),) = self._writer.execute(write, list(reach)).fetchall()
         except duckdb.ConversionException as error:
             raise unfit(self._layout, error) from error
         return int(stored)

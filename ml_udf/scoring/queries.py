@@ -55,16 +55,28 @@ class Queries:
         last = ", ".join(f"s.{quoted(column.name)} DESC" for column in self._layout.key)
         return f"SELECT {', '.join(self._key_texts())} FROM ({some}) AS s ORDER BY {last} LIMIT 1"
 
-    def write(self, answers: str | None = None, vector: str | None = None) -> str:
+    def write(self, answers: str | None = None, vector: str | None = None, *, reached: bool = False) -> str:
         """Store answers: $1, … are the key's columns, hashes, values, confidences, errors; all text[].
 
-        answers  a relation that has them instead, as columns k0, k1, …, h, v, c, e; then $1 and $2 are its
-                 `reach`
+        answers  a relation that has them instead, as columns k0, k1, …, h, v, c, e
         vector   the SQL of a value by {at} and {parameter}: then values are numbers of vectors, {at}, and one
                  more parameter has those
+        reached  whether $1 and $2 are the `reach` of such a relation, of answers beside the rows
         """
         source = self._answers(vector) if answers is None else f"{quoted(answers)} AS a"
-        return self._update(source) if self._layout.beside else self._upsert(source)
+        if not self._layout.beside:
+            return self._upsert(source)
+        ends = [self._compared("t", ">=", 1, 1), self._compared("t", "<=", 2, 1)] if reached else []
+        return self._update(source, ends)
+
+    def reach(self, answers: str) -> str:
+        """The least and the greatest of the key's first column in such a relation, as text.
+
+        Outside it an update need not look: it hashes the inputs of the rows that it compares, and a table's
+        order may be another than its key's. Not for a text, whose column may have a collation.
+        """
+        first = f"k0::{self._layout.key[0].type}"
+        return f"SELECT min({first})::text, max({first})::text FROM {quoted(answers)}"
 
     def create(self) -> str:
         """The table of answers."""
@@ -168,12 +180,12 @@ class Queries:
         }
         return {name: found[role] for role, name in self._layout.places.items()}
 
-    def _update(self, answers: str) -> str:
+    def _update(self, answers: str, ends: Sequence[str]) -> str:
         layout = self._layout
         sets = ", ".join(f"{quoted(name)} = {what}" for name, what in self._stored().items())
         same = [f"t.{quoted(c.name)} = a.k{at}::{c.type}" for at, c in enumerate(layout.key)]
-        where = " AND ".join([*same, f"{self._hash('t')} = a.h::uuid", self._due("t", "t", True)])
-        return f"UPDATE {layout.target} AS t SET {sets} FROM {answers} WHERE {where}"
+        where = [*ends, *same, f"{self._hash('t')} = a.h::uuid", self._due("t", "t", True)]
+        return f"UPDATE {layout.target} AS t SET {sets} FROM {answers} WHERE {' AND '.join(where)}"
 
     def _upsert(self, answers: str) -> str:
         layout = self._layout

@@ -155,6 +155,21 @@ def test_whichever_rows_are_due_each_is_found_in_the_range_of_its_key(
         assert scored(con, server, **place) == (2, 0, 0)
 
 
+@pytest.mark.parametrize("place", [{"output": "food"}, {"result_table": "answers"}], ids=["beside", "apart"])
+def test_keys_in_an_order_of_their_columns_own_are_all_found(
+    server: OipServer, monkeypatch: pytest.MonkeyPatch, place: dict[str, str]
+):
+    monkeypatch.setattr("ml_udf.duckdb.scoring.RANGE_ROWS", 2)
+    with duckdb.connect() as con:
+        con.execute(
+            "CREATE TABLE foodlog (id VARCHAR COLLATE NOCASE PRIMARY KEY, image_path VARCHAR, food VARCHAR)"
+        )
+        con.execute(
+            "INSERT INTO foodlog SELECT unnest(['b', 'A', 'a2', 'B2', 'C', 'c1', 'Z', 'y']), '/1', NULL"
+        )
+        assert scored(con, server, batch_rows=3, **place) == (8, 0, 0)
+
+
 def test_where_few_rows_are_due_few_ranges_are_looked_over(
     server: OipServer, monkeypatch: pytest.MonkeyPatch
 ):

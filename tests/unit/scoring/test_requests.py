@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import duckdb
 import pytest
 
 from ml_udf.errors import BadOption
@@ -124,6 +125,28 @@ def test_no_value_of_a_row_ever_becomes_a_part_of_the_sql():
     assert "SECRET" not in queries.page(("SECRET",), 10)
     assert '"id\'; --" > $1::text::text' in queries.page(("SECRET",), 10)
     assert '"x""" IS NOT NULL' in queries.count(None)
+
+
+def test_an_update_looks_at_no_row_outside_the_keys_of_its_answers():
+    with duckdb.connect() as con:
+        con.execute(
+            "CREATE TABLE t AS"
+            " SELECT md5(range::text)::uuid AS id, 'x' AS x, NULL::text AS food FROM range(99)"
+        )
+        con.execute(
+            "CREATE TABLE answers AS SELECT id::text AS k0, md5(x)::uuid::text AS h, 'laksa' AS v,"
+            " NULL AS c, NULL AS e FROM t ORDER BY id LIMIT 9"
+        )
+        key = (ColumnDef("id", "uuid", "uuid"),)
+        layout = Layout(
+            "t", '"t"', '"t"', key, ColumnDef("x", "text", "text"), {"value": "food"}, "text", frozenset()
+        )
+        queries = Queries(layout, "1")
+        (reach,) = con.execute(queries.reach("answers")).fetchall()
+        assert reach == con.execute("SELECT min(k0), max(k0) FROM answers").fetchone()
+        update = queries.write("answers", reached=True)
+        assert con.execute(update, [reach[0], reach[0]]).fetchone() == (1,)
+        assert con.execute(update, list(reach)).fetchone() == (8,)
 
 
 def test_a_version_is_a_literal_that_nothing_leaves():
