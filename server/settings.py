@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["LAST_PORT", "Settings", "WorkerBounds", "is_loopback", "port_range"]
 
 LAST_PORT = 65_535
-MOST_WORKERS = 1024  # each is a process with a runtime of its own: more is a slip of the finger
+_MOST_WORKERS = 1024  # each is a process with a runtime of its own: more is a slip of the finger
 
 MiB = 1 << 20
 
@@ -40,8 +40,8 @@ class WorkerBounds:
         least, most = numbers[0], numbers[-1]
         if least < 0 or most < 0:
             raise ValueError(f"{text!r} is less than no worker; write N, MIN:MAX, as in 1:4, or auto")
-        if max(least, most) > MOST_WORKERS:
-            raise ValueError(f"{text!r} is more than {MOST_WORKERS:,} workers, each of which is a process")
+        if max(least, most) > _MOST_WORKERS:
+            raise ValueError(f"{text!r} is more than {_MOST_WORKERS:,} workers, each of which is a process")
         if least > most:
             raise ValueError(f"{text!r} is at least {least} and at most {most}; write {most}:{least}")
         if least == 0 < most:

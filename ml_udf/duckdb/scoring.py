@@ -179,7 +179,6 @@ class _DuckDbStore:
         self._cut = 0  # so many of its rows are pages already
         self._segment_rows = 0
         self._range_rows = RANGE_ROWS
-        self._passed: Key | None = None  # the end of the last range
 
     def due_rows(self, row_limit: int | None) -> int:
         """How many rows are due, counted up to `row_limit`."""
@@ -189,37 +188,34 @@ class _DuckDbStore:
     def page(self, after: Key | None, rows: int) -> Page:
         """The next rows that are due, behind the key `after`."""
         if after is None:
-            self._segment, self._cut, self._passed = Page(), 0, None
+            self._segment, self._cut = Page(), 0
         if self._cut >= len(self._segment):
             self._segment = Page()  # not beside the next
             wanted = SEGMENT_PAGES * rows
             wanted = min(wanted, self._segment_rows or rows)
-            self._segment = (
-                self._next_of_table(wanted) if self._layout.of_table else self._read(after, wanted)
-            )
+            read = self._read_ranges if self._layout.of_table else self._read
+            self._segment = read(after, wanted)
             self._segment_rows = next_rows(self._segment, SEGMENT_PAGES * rows) if self._segment else 0
             self._cut = 0
         page = self._segment.part(self._cut, self._cut + rows)
         self._cut += rows
         return page
 
-    def _next_of_table(self, wanted: int) -> Page:
-        """The due rows of the next range of keys in which there are any."""
+    def _read_ranges(self, after: Key | None, rows: int) -> Page:
+        """The due rows, at most so many, of the next range of keys in which there are any."""
         while True:
-            after, rows = self._passed, max(wanted, self._range_rows)
-            end = self._cursor.execute(self._queries.end(after, rows), list(after or ())).fetchone()
+            query = self._queries.end(after, max(rows, self._range_rows))
+            end = self._cursor.execute(query, list(after or ())).fetchone()
             if end is None:
                 return Page()
-            found = self._read(after, wanted, tuple(end))
-            if len(found) == wanted:  # and more may be in the range
-                self._passed = found.keys[-1]
+            found = self._read(after, rows, tuple(end))
+            if len(found) == rows:
                 self._range_rows //= 2
-            else:
-                self._passed = tuple(end)
-            if 2 * len(found) < wanted:
+            elif 2 * len(found) < rows:
                 self._range_rows = min(4 * self._range_rows, MAX_RANGE_ROWS)
             if found:
                 return found
+            after = tuple(end)
 
     def _read(self, after: Key | None, rows: int, until: Key | None = None) -> Page:
         query = self._queries.page(after, rows, until)

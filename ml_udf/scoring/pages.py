@@ -35,9 +35,7 @@ class Page:
     @property
     def nbytes(self) -> int:
         """About how much memory the inputs take."""
-        if set(map(type, self.values)) <= {str, bytes}:
-            return sum(map(len, self.values))  # type: ignore[arg-type]  # by their types
-        return sum(map(_nbytes, self.values))
+        return sum(_nbytes(value) for value in self.values)
 
 
 class Store(Protocol):

@@ -44,15 +44,14 @@ class Queries:
         value = f"s.{quoted(layout.input.name)}{CAST[layout.input.kind or 'text']} AS v"
         listed = ", ".join([*self._key_texts(), f"{self._hash('s')}::text AS h", value])
         due = self._due_rows(after, True, until)
-        order = ", ".join(f"s.{quoted(column.name)}" for column in layout.key)
-        return f"SELECT {listed} {due} ORDER BY {order} LIMIT {rows}"
+        return f"SELECT {listed} {due} ORDER BY {', '.join(self._columns('s'))} LIMIT {rows}"
 
     def end(self, after: Key | None, rows: int) -> str:
         """`k0`, `k1`, … of the last of so many rows, due or not; `after` is $1, $2, …"""
-        keys = ", ".join(f"s.{quoted(column.name)}" for column in self._layout.key)
+        columns = self._columns("s")
+        keys, last = ", ".join(columns), ", ".join(f"{column} DESC" for column in columns)
         where = " AND ".join([*self._with_key(), *self._behind("s", after)]) or "true"
         some = f"SELECT {keys} FROM {self._layout.source} AS s WHERE {where} ORDER BY {keys} LIMIT {rows}"
-        last = ", ".join(f"s.{quoted(column.name)} DESC" for column in self._layout.key)
         return f"SELECT {', '.join(self._key_texts())} FROM ({some}) AS s ORDER BY {last} LIMIT 1"
 
     def write(self, answers: str | None = None, vector: str | None = None, *, reached: bool = False) -> str:
@@ -66,8 +65,8 @@ class Queries:
         source = self._answers(vector) if answers is None else f"{quoted(answers)} AS a"
         if not self._layout.beside:
             return self._upsert(source)
-        ends = [self._compared("t", ">=", 1, 1), self._compared("t", "<=", 2, 1)] if reached else []
-        return self._update(source, ends)
+        ends = [self._compared("t", ">=", 1, width=1), self._compared("t", "<=", 2, width=1)]
+        return self._update(source, ends if reached else [])
 
     def reach(self, answers: str) -> str:
         """The least and the greatest of the key's first column in such a relation, as text.
@@ -94,8 +93,11 @@ class Queries:
         key = ", ".join(quoted(column.name) for column in layout.key)
         return f"CREATE TABLE IF NOT EXISTS {layout.target} ({', '.join(columns)}, PRIMARY KEY ({key}))"
 
+    def _columns(self, table: str, width: int | None = None) -> list[str]:
+        return [f"{table}.{quoted(column.name)}" for column in self._layout.key[:width]]
+
     def _key_texts(self) -> list[str]:
-        return [f"s.{quoted(column.name)}::text AS k{at}" for at, column in enumerate(self._layout.key)]
+        return [f"{column}::text AS k{at}" for at, column in enumerate(self._columns("s"))]
 
     def _with_key(self) -> list[str]:
         return [f"s.{quoted(column.name)} IS NOT NULL" for column in self._layout.key if column.nullable]
@@ -126,16 +128,17 @@ class Queries:
             first = 1 if after is None else 1 + len(after)
             where.append(self._compared(table, "<=", first))
             if len(until) > 1:  # alone, the first columns tell an engine which parts of a table it may skip
-                where += [] if after is None else [self._compared(table, ">=", 1, 1)]
-                where.append(self._compared(table, "<=", first, 1))
+                where += [] if after is None else [self._compared(table, ">=", 1, width=1)]
+                where.append(self._compared(table, "<=", first, width=1))
         return where
 
     def _compared(self, table: str, how: str, first: int, width: int | None = None) -> str:
         """The key's columns, or the first of them, with the parameters from `first` on."""
-        key = self._layout.key[:width]
-        columns = ", ".join(f"{table}.{quoted(column.name)}" for column in key)
-        bounds = ", ".join(f"${at}::text::{column.type}" for at, column in enumerate(key, first))
-        return f"({columns}) {how} ({bounds})" if len(key) > 1 else f"{columns} {how} {bounds}"
+        columns = self._columns(table, width)
+        bounds = [f"${first + at}::text::{self._layout.key[at].type}" for at in range(len(columns))]
+        if len(columns) == 1:
+            return f"{columns[0]} {how} {bounds[0]}"
+        return f"({', '.join(columns)}) {how} ({', '.join(bounds)})"
 
     def _due(self, answered: str, rows: str, compares: bool) -> str:
         """Whether the answer in table `answered` does not stand, for the row in table `rows`."""

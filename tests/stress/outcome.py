@@ -24,7 +24,7 @@ __all__ = ["Held", "Outcome", "Samples", "learned_s"]
 
 _MEMORY_SHARE = 0.10  # more than at the start, after every buffer has had its size once
 _MEMORY_LEAST = 24 << 20
-_LATENCY_SHARE = 0.20  # a line through what a busy machine took: 0.12 was seen
+_LATENCY_SHARE = 0.15  # of a line through what a busy machine took: 0.12 was seen
 _REGISTRY_FILES = 15
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
