@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.networks.table import RowInvalid, values_of
+from gpu_worker.networks.table import RowInvalid, columns_of, values_of
 
 __all__ = ["CodedColumn", "CodedColumns", "kind_of"]
 
@@ -44,14 +44,11 @@ class CodedColumns:
 
     def numbers(self, rows: Sequence[bytes]) -> tuple[NDArray[np.float64], list[int]]:
         """float64 [n, columns], and the places of rows that could not be read: those are all NaN."""
-        matrix = np.full((len(rows), len(self.columns)), np.nan)
-        faults: list[int] = []
-        for index, row in enumerate(rows):
-            try:
-                matrix[index] = self._coded(self._values(row))
-            except RowInvalid:
-                faults.append(index)
-        return matrix, faults
+        columns, faults = columns_of(rows, self.columns, booleans_count=True)
+        matrix = np.empty((len(rows), len(self.columns)))
+        for at, (values, codes) in enumerate(zip(columns, self._codes, strict=True)):
+            matrix[:, at] = values if codes is None else [codes.get(value, math.nan) for value in values]
+        return matrix, sorted(faults)
 
     def fault_of(self, row: bytes) -> str | None:
         """Why a row does not fit the columns; None for one that does."""
@@ -64,12 +61,6 @@ class CodedColumns:
     def _values(self, row: bytes) -> list[Any]:
         # Not every file says which of its columns were booleans.
         return values_of(row, self.columns, booleans_count=True)
-
-    def _coded(self, values: Sequence[Any]) -> list[float]:
-        return [
-            math.nan if value is None else float(value) if codes is None else codes.get(value, math.nan)
-            for value, codes in zip(values, self._codes, strict=True)
-        ]
 
 
 def kind_of(categories: Sequence[Category]) -> str:

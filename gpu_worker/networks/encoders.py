@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.zoo.ngrams import NGrams, tfidf
 
-__all__ = ["Encoder", "Known", "Moment", "Rates", "Scaled", "Words", "encoder_from"]
+__all__ = ["Encoder", "Known", "Moment", "Rates", "Scaled", "Values", "Words", "encoder_from"]
 
 _DAY_S = 86_400.0
 _YEAR_S = 365.2425 * _DAY_S
@@ -35,6 +35,7 @@ _STORED = np.float16  # of words, which are many
 _MANY = 32  # values, of which numpy makes the same numbers sooner
 
 Floats = NDArray[np.float32]
+Values = Sequence[Any] | NDArray[np.float64]  # of a column: None, or NaN, where one is missing
 
 
 class Encoder(Protocol):
@@ -45,8 +46,8 @@ class Encoder(Protocol):
         """How many numbers stand for one value."""
         ...
 
-    def write(self, out: Floats, values: Sequence[Any]) -> None:
-        """The numbers of n values, None where one is missing, into `out`: float32 [n, width], all 0."""
+    def write(self, out: Floats, values: Values) -> None:
+        """The numbers of n values into `out`: float32 [n, width], all 0."""
         ...
 
     def as_json(self) -> dict[str, Any]:
@@ -66,14 +67,14 @@ class Scaled:
         """One number."""
         return 1
 
-    def write(self, out: Floats, values: Sequence[Any]) -> None:
+    def write(self, out: Floats, values: Values) -> None:
         """See `Encoder.write`."""
         if len(values) < _MANY:
             for row, value in enumerate(values):
                 if value is not None:
                     out[row, 0] = min(max((value - self.mean) / self.scale, -_MOST), _MOST)
             return
-        numbers = np.array([math.nan if value is None else value for value in values], np.float64)
+        numbers = np.array(values, np.float64)  # NaN for None
         with np.errstate(over="ignore"):
             scaled = np.clip((numbers - self.mean) / self.scale, -_MOST, _MOST)
         out[:, 0] = np.where(np.isnan(numbers), 0.0, scaled)
@@ -98,7 +99,7 @@ class Moment:
         """Scaled, 2 of the year, 2 of the day, 7 of the week."""
         return 12
 
-    def write(self, out: Floats, values: Sequence[Any]) -> None:
+    def write(self, out: Floats, values: Values) -> None:
         """See `Encoder.write`."""
         rows = [row for row, value in enumerate(values) if value is not None]
         moments = np.array([values[row] for row in rows], np.float64)
@@ -131,7 +132,7 @@ class Known:
     def _places(self) -> dict[str, int]:
         return {text: at for at, text in enumerate(self.texts)}
 
-    def write(self, out: Floats, values: Sequence[Any]) -> None:
+    def write(self, out: Floats, values: Values) -> None:
         """See `Encoder.write`."""
         places = self._places
         for row, value in enumerate(values):
@@ -163,7 +164,7 @@ class Rates:
     def _places(self) -> dict[str, int]:
         return {text: at for at, text in enumerate(self.texts)}
 
-    def write(self, out: Floats, values: Sequence[Any]) -> None:
+    def write(self, out: Floats, values: Values) -> None:
         """See `Encoder.write`."""
         any_text = len(self.texts)
         places = self._places
@@ -196,7 +197,7 @@ class Words:
         """What the model says, for each number of the target."""
         return int(self.weights.shape[1])
 
-    def write(self, out: Floats, values: Sequence[Any]) -> None:
+    def write(self, out: Floats, values: Values) -> None:
         """See `Encoder.write`."""
         found = self.ngrams.of(["" if value is None else value for value in values])
         shares = tfidf(found, self.idf)

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.networks.encoders import Values
 from gpu_worker.networks.file_input import FileInput
-from gpu_worker.networks.table import NamedColumn, RowInvalid, Table, TableColumn, values_of
+from gpu_worker.networks.table import NamedColumn, RowInvalid, Table, TableColumn, columns_of, values_of
 
 __all__ = ["COLUMNS_KEY", "RowInput", "row_input"]
 
@@ -114,13 +115,13 @@ class _ColumnsInput:
             ):
                 raise ModelUnusable(f"{path} takes {told}, and the model's rows have {len(columns)} columns")
             kinds = {column.kind for column in columns}
-            if (only.type == _STRING) != (kinds == {"text"}):
+            if kinds != {"text"} if only.type == _STRING else "text" in kinds:
                 raise ModelUnusable(
                     f"{path} takes {told}, and the model's columns are {', '.join(sorted(kinds))}; "
                     "a graph that takes texts beside numbers needs an input for each column"
                 )
-            self._together, self._type = str(only.name), str(only.type)
-            self._types = [self._type] * len(columns)
+            self._together = str(only.name)
+            self._types = [str(only.type)] * len(columns)
             self.empty = self._nothing()
             return
         names = {str(each.name) for each in inputs}
@@ -143,25 +144,19 @@ class _ColumnsInput:
         self.empty = self._nothing()
 
     def feed(self, rows: Sequence[bytes]) -> tuple[Feed, Sequence[int]]:
-        read: list[list[Any]] = []
-        faults = []
-        for place, row in enumerate(rows):
-            try:
-                read.append(self._values(row))
-            except RowInvalid:
-                read.append([None] * len(self._columns))
-                faults.append(place)
+        columns, unread = columns_of(rows, self._columns)
+        faults = set(unread)
+        for values, kind in zip(columns, self._types, strict=True):
+            if kind in _WHOLE:
+                faults.update(_not_whole(values, kind))
+        for values in columns:
+            for place in faults:
+                values[place] = None  # NaN in an array
+        arrays = [_array(values, kind) for values, kind in zip(columns, self._types, strict=True)]
         if self._together:
-            if self._type == _STRING:
-                texts = np.array([[value or "" for value in row] for row in read], object)
-                return {self._together: texts.reshape(len(rows), -1)}, faults
-            matrix = _array([value for row in read for value in row], self._type)
-            return {self._together: matrix.reshape(len(rows), -1)}, faults
-        feed = {}
-        for name, at, kind, shape in self._alone:
-            column = [row[at] for row in read]
-            feed[name] = _array(column, kind).reshape(len(rows), *shape)
-        return feed, faults
+            return {self._together: np.stack(arrays, axis=1)}, sorted(faults)
+        feed = {name: arrays[at].reshape(len(rows), *shape) for name, at, _, shape in self._alone}
+        return feed, sorted(faults)
 
     def fault_of(self, row: bytes) -> str | None:
         reason = _reason(lambda: self._values(row))
@@ -224,12 +219,23 @@ class _TextInput:
         return None
 
 
-def _array(column: Sequence[Any], kind: str) -> NDArray[Any]:
+def _array(column: Values, kind: str) -> NDArray[Any]:
     if kind == _STRING:
         return np.array(["" if value is None else value for value in column], object)
+    numbers = np.array(column, np.float64)  # NaN for None
     if kind in _WHOLE:
-        return np.array([0 if value is None else value for value in column]).astype(_WHOLE[kind])
-    return np.array([np.nan if value is None else value for value in column]).astype(_NUMBERS[kind])
+        return np.nan_to_num(numbers).astype(_WHOLE[kind])
+    return numbers.astype(_NUMBERS[kind])
+
+
+def _not_whole(column: Values, kind: str) -> list[int]:
+    """The places of values that are missing, not whole, or beyond the type."""
+    numbers = np.array(column, np.float64)
+    wrong = numbers != np.trunc(numbers)  # NaN is not itself
+    if kind in _ENDS:
+        least, end = _ENDS[kind]
+        wrong |= ~((numbers >= least) & (numbers < end))
+    return [int(place) for place in np.flatnonzero(wrong)]
 
 
 def _table(stored: str, path: str) -> Table:

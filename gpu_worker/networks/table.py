@@ -16,17 +16,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
-from gpu_worker.networks.encoders import Encoder, Known, Scaled, encoder_from
+from gpu_worker.networks.encoders import Encoder, Known, Scaled, Values, encoder_from
 from gpu_worker.networks.network import Floats
 from gpu_worker.wire.moments import moment_s
 
-__all__ = ["TIMES", "NamedColumn", "RowInvalid", "Table", "TableColumn", "values_of"]
+__all__ = ["TIMES", "NamedColumn", "RowInvalid", "Table", "TableColumn", "columns_of", "values_of"]
 
 # A date or a time comes as a text of ISO 8601; one without a zone is taken as UTC.
 TIMES = ("date", "timestamp", "timestamptz")
 _MOST_WIDTH = 4096
 _SHOWN_CHARS = 80
+_MANY = 32  # rows, whose columns of numbers are made sooner as arrays
 
 
 class RowInvalid(ValueError):
@@ -72,27 +75,24 @@ class Table:
 
     def numbers(self, rows: Sequence[bytes]) -> tuple[Floats, dict[int, str]]:
         """float32 [n, width], and why some rows could not be read, by their index: all is missing there."""
-        values: list[list[Any]] = []
-        faults: dict[int, str] = {}
-        for index, row in enumerate(rows):
-            try:
-                values.append(values_of(row, self.columns))
-            except RowInvalid as fault:
-                faults[index] = str(fault)
-                values.append([None] * len(self.columns))
-        return self.matrix(values), faults
+        columns, faults = columns_of(rows, self.columns)
+        return self._written(columns, len(rows)), faults
 
     def matrix(self, rows: Sequence[Sequence[Any]]) -> Floats:
         """float32 [n, width] of rows as `values_of` gives them."""
-        matrix = np.zeros((len(rows), self.width), np.float32)
+        return self._written(list(zip(*rows, strict=True)), len(rows))
+
+    def _written(self, columns: Sequence[Values], rows: int) -> Floats:
+        matrix = np.zeros((rows, self.width), np.float32)
         if not rows:
             return matrix
         end = 0
-        for column, values in zip(self.columns, zip(*rows, strict=True), strict=True):
+        for column, values in zip(self.columns, columns, strict=True):
             for encoder in column.encoders:
                 start, end = end, end + encoder.width
                 encoder.write(matrix[:, start:end], values)
-            matrix[:, end] = [value is None for value in values]
+            is_array = isinstance(values, np.ndarray)
+            matrix[:, end] = np.isnan(values) if is_array else [value is None for value in values]
             end += 1
         return matrix
 
@@ -122,6 +122,72 @@ def values_of(row: bytes | str, columns: Sequence[NamedColumn], *, booleans_coun
     Numbers that are not finite are missing ones; a date or time is its seconds since 1970 in UTC.
     booleans_count: as 1 and 0, where a number is asked for.
     """
+    values = _listed(row, columns)
+    return [_value(value, column, booleans_count) for value, column in zip(values, columns, strict=True)]
+
+
+def columns_of(
+    rows: Sequence[bytes | str], columns: Sequence[NamedColumn], *, booleans_count: bool = False
+) -> tuple[list[list[Any] | NDArray[np.float64]], dict[int, str]]:
+    """The same of many rows, column by column, and why some could not be read, by their index.
+
+    All is missing in those. A column of numbers may be an array, with NaN where one is missing.
+    """
+    read: list[Sequence[Any]] = []
+    faults: dict[int, str] = {}
+    nothing = (None,) * len(columns)
+    for index, row in enumerate(rows):
+        try:
+            values = orjson.loads(row)
+        except orjson.JSONDecodeError:
+            values = None
+        if type(values) is not list or len(values) != len(columns):
+            try:
+                values = _listed(row, columns)
+            except RowInvalid as fault:
+                faults[index] = str(fault)
+                values = nothing
+        read.append(values)
+    by_column = list(zip(*read, strict=True)) if read else [()] * len(columns)
+    found = [
+        _column_values(values, column, booleans_count, faults)
+        for values, column in zip(by_column, columns, strict=True)
+    ]
+    for values in found:
+        for index in faults:
+            values[index] = None  # NaN in an array
+    return found, faults
+
+
+def _column_values(
+    values: Sequence[Any], column: NamedColumn, booleans_count: bool, faults: dict[int, str]
+) -> list[Any] | NDArray[np.float64]:
+    """Of JSON, to the column's kind. Adds to `faults`, of rows that have none so far."""
+    if len(values) >= _MANY:
+        plain = _PLAIN.get(column.kind, ())
+        types = set(map(type, values)).difference(plain, (type(None),))
+        if not types and column.kind == "number":
+            try:
+                numbers = np.array(values, np.float64)
+            except OverflowError:  # a whole number of very many digits
+                pass
+            else:
+                numbers[~np.isfinite(numbers)] = math.nan
+                return numbers
+        elif not types:
+            return list(values)
+    made: list[Any] = []
+    for index, value in enumerate(values):
+        try:
+            made.append(_value(value, column, booleans_count))
+        except RowInvalid as fault:
+            faults.setdefault(index, str(fault))
+            made.append(None)
+    return made
+
+
+def _listed(row: bytes | str, columns: Sequence[NamedColumn]) -> list[Any]:
+    """A row's values in the order of the columns, whatever they are. Raises `RowInvalid`."""
     try:
         values = _parsed(row)
     except (ValueError, RecursionError) as exc:
@@ -134,12 +200,7 @@ def values_of(row: bytes | str, columns: Sequence[NamedColumn], *, booleans_coun
     if not isinstance(values, list) or len(values) != len(columns):
         names = ", ".join(column.name for column in columns)
         raise RowInvalid(f"the row {_shown(row)} is not a JSON array of {len(columns)} values: {names}")
-    if booleans_count:
-        values = [
-            int(value) if isinstance(value, bool) and column.kind == "number" else value
-            for value, column in zip(values, columns, strict=True)
-        ]
-    return [_value(value, column) for value, column in zip(values, columns, strict=True)]
+    return values
 
 
 _decoder = json.JSONDecoder()
@@ -157,10 +218,16 @@ def _parsed(row: bytes | str) -> Any:  # noqa: ANN401  # any JSON
     return json.loads(row)
 
 
-def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, to the column's kind
+# What values of a kind are as they are.
+_PLAIN: Mapping[str, Sequence[type]] = {"number": (float, int), "text": (str,), "boolean": (bool,)}
+
+
+def _value(value: Any, column: NamedColumn, booleans_count: bool) -> Any:  # noqa: ANN401  # of JSON, to the column's kind
     if value is None:
         return None
     if column.kind == "number":
+        if booleans_count and isinstance(value, bool):
+            return float(value)
         if type(value) is float and math.isfinite(value):
             return value
         # PostgreSQL writes NaN and Infinity as texts, since JSON has none.

@@ -468,6 +468,17 @@ def test_one_input_of_whole_numbers_takes_the_columns_side_by_side(tmp_path: Pat
     assert np.isnan(values[9:]).all()
 
 
+def test_one_input_of_numbers_is_none_for_a_column_of_texts(tmp_path: Path) -> None:
+    from skl2onnx import to_onnx
+    from sklearn.linear_model import LinearRegression
+
+    numbers = np.eye(2, dtype=np.float32)
+    model = to_onnx(LinearRegression().fit(numbers, [0.0, 1.0]), numbers[:1])
+    columns = [{"name": "age", "kind": "number"}, {"name": "city", "kind": "text"}]
+    with pytest.raises(ModelUnusable, match="texts beside numbers needs an input for each column"):
+        imported(tmp_path, model, input={"form": "row", "columns": columns})
+
+
 @pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
 def test_a_number_that_a_whole_input_cannot_hold_is_a_fault_and_not_another_number(
     tmp_path: Path, kind: int

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.networks import table
 from gpu_worker.networks.encoders import Known, Moment, Rates, Scaled, Words
-from gpu_worker.networks.table import RowInvalid, Table, TableColumn, values_of
+from gpu_worker.networks.table import RowInvalid, Table, TableColumn, columns_of, values_of
 from gpu_worker.train.table_fit import ALL_COLUMNS, FOLDS, ColumnChoices, FittedTable, fit_table
 
 KINDS = [
@@ -85,6 +85,39 @@ def test_a_row_at_fault_says_what_is_wrong_and_spoils_no_other(row, message):
     assert numbers[0].tolist() == numbers[2].tolist() != numbers[1].tolist()
     with pytest.raises(RowInvalid):
         values_of(row, fitted().columns)
+
+
+WILD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.just(10**400),
+    st.floats(),
+    st.sampled_from(["NaN", "7", "2024-02-29", "\ud800", "", "pro"]),
+)
+ALL_KINDS = [TableColumn("n", "number"), TableColumn("t", "text"), TableColumn("at", "date")]
+WILD_ROWS = st.one_of(
+    st.lists(WILD, min_size=3, max_size=3).map(json.dumps),
+    st.fixed_dictionaries({"n": WILD, "t": WILD, "at": WILD}).map(json.dumps),
+    st.tuples(st.floats(), st.text(), st.dates()).map(lambda row: json.dumps([*row[:2], str(row[2])])),
+    st.sampled_from(["", "[", "7", "[1, 2]", "[1],[2]", "null"]),
+)
+
+
+@given(rows=st.lists(WILD_ROWS, max_size=8), times=st.sampled_from([1, 8]), count=st.booleans())
+def test_read_by_columns_rows_say_what_each_says_alone(rows, times, count):
+    together, faults = columns_of([row.encode() for row in rows * times], ALL_KINDS, booleans_count=count)
+    alone: list[list[Any]] = []
+    told_alone = {}
+    for place, row in enumerate(rows * times):
+        try:
+            alone.append(values_of(row, ALL_KINDS, booleans_count=count))
+        except RowInvalid as fault:
+            alone.append([None] * 3)
+            told_alone[place] = str(fault)
+    assert faults == told_alone
+    told = [[None if value != value else value for value in column] for column in together]
+    assert told == [[values[at] for values in alone] for at in range(3)]
 
 
 def test_rare_texts_have_no_flag_and_the_order_of_the_rows_does_not_matter():
