@@ -100,6 +100,9 @@ bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-r
 bench-embeddings: $(READY) packages ## Rows/s of storing embeddings of texts, beside a bare loop (FLAGS='--rows 1000000')
 	$(BIN)/python -m tests.benchmarks.embeddings $(FLAGS)
 
+bench-tables: $(READY) packages ## Rows/s of SQL with a model of tables, beside the estimator alone and the usual ways (FLAGS='--rows 200000')
+	$(BIN)/python -m tests.benchmarks.tables $(FLAGS)
+
 bench-rewrite: $(READY) ## Rows that DuckDB sends to a model: queries as written, and with the cheap first
 	$(BIN)/python -m tests.benchmarks.rewrite $(FLAGS)
 
@@ -262,12 +265,10 @@ bench-gpu: $(READY) ## A worker on a CUDA device: batches, graphs, precisions, l
 bench-before: $(READY) packages ## bench-sql, -ensemble and servers here and at BASE=<commit>, side by side
 	$(BIN)/python -m tests.benchmarks.before --base $(or $(BASE),HEAD~1)
 
-# A stamp is newer than pyproject.toml when the environment holds what it asks for. pip would compile every module
-# on one core: the tests' are compiled on all (some packages bring templates that are no Python), the demo's as
-# they are imported.
+# A stamp is newer than pyproject.toml when the environment holds what it asks for. pip would compile every module,
+# most of which nobody imports: they are compiled as they are imported.
 $(READY): pyproject.toml | $(BIN)/python
 	$(INSTALL) '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
 $(VENV)/.ready-demo: pyproject.toml | $(BIN)/python

@@ -12,7 +12,7 @@ from tests.browser.accessibility import barriers
 from tests.browser.kitchen import Kitchen
 from tests.browser.page_list import PAGES, address_of
 from tests.browser.prefix_proxy import below_a_prefix
-from tests.browser.watch import LOOKS, Look, Watch, picture
+from tests.browser.watch import EVERY_LOOK, Look, Watch, picture
 
 # What pages are made of, by the beginning of its path; and logging in, where nobody needs to.
 NO_PAGES = ("/live", "/docs/", "/openapi.json", "/datasets/{name}/pictures/", "/login")
@@ -44,7 +44,7 @@ def test_every_page_of_the_server_is_looked_at() -> None:
     assert {path for path in found if not path.startswith(NO_PAGES)} == set(PAGES)
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=str)
+@pytest.mark.parametrize("look", EVERY_LOOK, ids=str)
 @pytest.mark.parametrize("route", PAGES)
 def test_a_page_shows_itself_without_a_fault(
     glance_at: Callable[..., Watch], kitchen: Kitchen, route: str, look: Look

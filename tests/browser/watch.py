@@ -21,7 +21,7 @@ from playwright.sync_api import (
     expect,
 )
 
-__all__ = ["DESK", "LOOKS", "Look", "Watch", "new_context", "picture", "watched"]
+__all__ = ["DESK", "EVERY_LOOK", "LOOKS", "Look", "Watch", "new_context", "picture", "watched"]
 
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 _TIMEOUT_MS = 60_000.0  # of one action: other tests run beside this one
@@ -45,8 +45,9 @@ class Look:
         return {"width": self.width, "height": 800 if self.width > 600 else 844}
 
 
-LOOKS = tuple(Look(theme, width) for theme in ("light", "dark") for width in (1280, 390))
-DESK = LOOKS[0]
+EVERY_LOOK = tuple(Look(theme, width) for theme in ("light", "dark") for width in (1280, 390))
+DESK = EVERY_LOOK[0]
+LOOKS = (DESK, EVERY_LOOK[-1])  # each theme and each width once: for what is done on a page, step by step
 
 
 class Watch:

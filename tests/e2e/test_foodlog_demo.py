@@ -1,4 +1,7 @@
-"""The demo itself, tiny: an epoch on a handful of small photos, so the answers are poor but must agree."""
+"""The demo itself, tiny: epochs on a handful of small photos, so the answers are poor but must agree.
+
+It is run four times on one folder: stopped by Ctrl-C while it trains, killed there, left in peace, and again.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from examples.foodlog.queries import read_queries
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
 TINY = ("--images=100", "--rows=240", "--size=32", "--min-accuracy=0")
+EPOCHS = "--epochs=3"
 RUN_TIMEOUT_S = 900.0
 
 
@@ -96,20 +100,53 @@ def has_postgres() -> bool:
         return False
 
 
+ENGINES = 2 if has_postgres() else 1
+JOBS = ENGINES + 2  # and those of calories and trays
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
+def epochs_of(folder: Path) -> int:
+    """How far the first job is: grows with every epoch that its journal has a verdict on."""
+    journal = folder / "home" / "training" / "studies" / "job-1.journal"
+    return journal.read_text().count('verdict\\":\\"') if journal.is_file() else 0
+
+
 @pytest.fixture(scope="module")
-def first(folder: Path) -> Run:
-    return demo(folder, "--epochs=1")
+def stopped(folder: Path) -> Run:
+    """Ended by Ctrl-C when every job has begun, and the first one has two epochs behind it."""
+
+    def is_training(output: str) -> bool:
+        return output.count("SELECT ml_udf.train(") == JOBS and epochs_of(folder) > 1
+
+    return demo(folder, EPOCHS, interrupt_when=is_training)
+
+
+@pytest.fixture(scope="module")
+def killed(folder: Path, stopped: Run) -> Run:
+    """Killed two epochs later."""
+    before = epochs_of(folder)
+    return demo(
+        folder,
+        EPOCHS,
+        interrupt_when=lambda output: epochs_of(folder) > before + 1,
+        interrupt_by=signal.SIGKILL,
+    )
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path, killed: Run) -> Run:
+    """The first one that is left in peace."""
+    return demo(folder, EPOCHS)
 
 
 @pytest.fixture(scope="module")
 def second(folder: Path, first: Run) -> Run:
     """Asks for more than any model can reach, stays, and is ended by Ctrl-C."""
-    flags = ("--epochs=1", "--no-postgres", "--min-accuracy=1.01", "--stay")
+    flags = (EPOCHS, "--no-postgres", "--min-accuracy=1.01", "--stay")
     return demo(folder, *flags, interrupt_when=lambda output: "until Ctrl-C." in output)
 
 
@@ -123,7 +160,7 @@ def test_every_query_is_asked_and_every_engine_answers_the_same(first: Run) -> N
     for query in queries:
         assert f"{query.number}. {query.title}" in first.output, query.title
     assert re.search(r"DuckDB \d+\.\d s", first.output)
-    if has_postgres():
+    if ENGINES == 2:
         assert first.count("; the same answer") == len(queries)
         assert "named each of them alike" in first.output
     else:
@@ -131,18 +168,28 @@ def test_every_query_is_asked_and_every_engine_answers_the_same(first: Run) -> N
     assert "differ" not in first.output
 
 
-def test_both_engines_make_a_dataset_train_and_deploy_in_sql(first: Run) -> None:
-    engines = 2 if has_postgres() else 1
+def test_both_engines_make_a_dataset_train_and_deploy_in_sql(stopped: Run, first: Run) -> None:
     # Calories and trays are learned once; the photos' features are those of a network that there is.
     once, features = 2, 1
-    assert first.count("SELECT ml_udf.create_dataset(") == engines + once
-    assert first.count("SELECT ml_udf.train(") == engines + once
-    assert first.count("SELECT to_json(ml_udf.deploy(") == 4 + (engines == 2) + once + features
-    assert first.count("│ done ") == engines + once
+    assert stopped.count("SELECT ml_udf.create_dataset(") == JOBS
+    assert stopped.count("SELECT ml_udf.train(") == JOBS
+    assert first.count("SELECT to_json(ml_udf.deploy(") == 4 + (ENGINES == 2) + once + features
+    assert first.count("│ done ") == JOBS
+
+
+def test_training_that_was_interrupted_goes_on_in_the_next_run(stopped: Run, killed: Run, first: Run) -> None:
+    assert "Stopped" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert stopped.status == 130
+    assert stopped.left_behind == set()
+    assert killed.status == -signal.SIGKILL
+    assert killed.left_behind == set(), "the server ends with the demo, however that ends"
+    assert "Job 1 has begun that in an earlier run" in first.output
+    assert "ml_udf.train(" not in first.output
 
 
 def test_the_accuracy_of_each_model_and_of_all_together_is_told(first: Run) -> None:
-    names = ("name", *MODELS, *([ANOTHER] if has_postgres() else []))
+    names = ("name", *MODELS, *([ANOTHER] if ENGINES == 2 else []))
     for name in names:
         assert re.search(rf"udf_food_{name} +│ [01]\.\d\d\d", first.output)
     assert "on 20 photos that no model saw" in first.output
@@ -177,29 +224,3 @@ def test_a_best_model_below_the_threshold_fails_the_run(second: Run) -> None:
 def test_ctrl_c_while_it_stays_ends_every_process(second: Run) -> None:
     assert "Stopping." in second.output
     assert second.left_behind == set()
-
-
-def test_training_that_was_interrupted_goes_on_in_the_next_run(tmp_path: Path) -> None:
-    folder = tmp_path / "demo"
-    flags = ("--epochs=3", "--no-postgres")
-
-    def epochs() -> int:
-        """How far the job is: grows with every epoch that its journal has a verdict on."""
-        journal = folder / "home" / "training" / "studies" / "job-1.journal"
-        return journal.read_text().count('verdict\\":\\"') if journal.is_file() else 0
-
-    stopped = demo(folder, *flags, interrupt_when=lambda output: epochs() > 1)
-    assert "Stopped" in stopped.output
-    assert "Traceback" not in stopped.output
-    assert stopped.status == 130
-    assert stopped.left_behind == set()
-    before = epochs()
-    killed = demo(
-        folder, *flags, interrupt_when=lambda output: epochs() > before + 1, interrupt_by=signal.SIGKILL
-    )
-    assert killed.status == -signal.SIGKILL
-    assert killed.left_behind == set(), "the server ends with the demo, however that ends"
-    done = demo(folder, *flags)
-    assert done.status == 0, done.output
-    assert "Job 1 has begun that in an earlier run" in done.output
-    assert "ml_udf.train(" not in done.output
