@@ -68,7 +68,7 @@ def open_storage(settings: Settings) -> Storage:
     if is_new and (left := _left_in(settings.home)):
         log.error(
             "the registry is new, and the home holds what another knew: was that lost? Stop this server and "
-            "restore it from a copy, before jobs get the numbers of those that were left home=%s left=%s",
+            "restore it from a copy; what was left stays meanwhile home=%s left=%s",
             settings.home,
             ", ".join(left),
         )

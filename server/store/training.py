@@ -87,10 +87,13 @@ class TrainingRepository:
             return readable(rows, _snapshot)
 
     @once
-    def add_job(self, dataset: str, snapshot: str, spec: Mapping[str, Any], owner: str = "") -> Job:
-        """A new job that runs."""
+    def add_job(
+        self, dataset: str, snapshot: str, spec: Mapping[str, Any], owner: str = "", above: int = 0
+    ) -> Job:
+        """A new job that runs. above: its number is, whatever the registry knows."""
         with Session(self._engine) as session:
             row = JobRow(
+                id=_number_above(session, above),
                 dataset=dataset,
                 snapshot=snapshot,
                 spec=dict(spec),
@@ -268,6 +271,18 @@ class TrainingRepository:
             if row is not None:
                 row.function, row.version = function, version
                 session.commit()
+
+
+def _number_above(session: Session, above: int) -> int | None:
+    """A job's number, None where the next one is; two transactions at once get two."""
+    known = session.scalar(select(func.max(JobRow.id))) or 0
+    if known >= above:
+        return None
+    if session.get_bind().dialect.name == "postgresql":  # whose sequence is to go on from there, too
+        drawn = func.nextval(func.pg_get_serial_sequence(JobRow.__tablename__, "id")).label("number")
+        numbers = select(drawn).select_from(func.generate_series(known, above)).subquery()
+        return int(session.scalars(select(func.max(numbers.c.number))).one())
+    return above + 1
 
 
 def _numbered(job: int) -> int:

@@ -90,6 +90,17 @@ class Archive:
 
         return self._tried(listed, f"{folder} could not be listed")
 
+    def folders(self) -> list[str]:
+        """The names of what lies at its top; none where there is no archive yet. Raises `ServiceError`."""
+
+        def listed() -> list[str]:
+            self._files.invalidate_cache()
+            with contextlib.suppress(FileNotFoundError):
+                return [PurePosixPath(path).name for path in self._files.ls(str(self._root), detail=False)]
+            return []
+
+        return self._tried(listed, "its folders could not be listed")
+
     def drop(self, name: str) -> None:
         """Throw a file away; none is fine. Raises `ServiceError`."""
 

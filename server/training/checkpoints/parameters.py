@@ -42,6 +42,11 @@ class ParameterStore:
         """The checkpoints of one job; `suffix` of their files."""
         return Parameters(self, job, suffix)
 
+    def jobs(self) -> set[str]:
+        """The names of the jobs that have left checkpoints. Raises `ServiceError`."""
+        here = {path.name for path in self.folder.glob("job-*")}
+        return here if self.archive is None else here | set(self.archive.folders())
+
     def cool(self, now_s: float) -> None:
         """Throw away the copies that are over the budget; `now_s`: as `time.time`."""
         if self.archive is None:

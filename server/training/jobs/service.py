@@ -16,6 +16,7 @@ import contextlib
 import functools
 import importlib.util
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
@@ -58,6 +59,7 @@ _MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
 _JOBS_AT_ONCE = 4  # on one worker, whose training process holds a trial of each
 _WIND_DOWN_S = 10.0  # that an order waits for a job to stop
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
+_JOB_NAME = re.compile(r"job-([1-9][0-9]{0,8})")  # what a job's files begin with
 # What storage raises that may be well again soon: a full disk, a locked or restarted registry.
 _STORAGE = (OSError, SQLAlchemyError, NoSpace, Overloaded)
 _LEASE_RAN_OUT = (
@@ -250,9 +252,18 @@ class Training:
         _check_installed(spec)
         if wanted:
             spec = replace(spec, pretrained=await self._pretrained(spec, snapshot, view))
+        above = await asyncio.to_thread(self._last_with_files)
+        before = await asyncio.to_thread(self._repository.last_jobs, 1)
         job = await asyncio.to_thread(
-            self._repository.add_job, spec.dataset, snapshot.id, spec.as_json(), view.caller.token
+            self._repository.add_job, spec.dataset, snapshot.id, spec.as_json(), view.caller.token, above
         )
+        if above > (before[0].id if before else 0):
+            log.warning(
+                "jobs have left files that the registry does not know of: was it lost, or restored from an "
+                "older copy? They stay, and this one is numbered after them job=%d last=%d",
+                job.id,
+                above,
+            )
         if self._trains:
             async with self._order(job.id):
                 if not self.runs(job.id):
@@ -615,6 +626,16 @@ class Training:
         """What a job has found that ended before that was stored with it."""
         run = await self._looked_at(job)
         return {"studies": {}} if run is None else await found_by(run)
+
+    def _last_with_files(self) -> int:
+        """The highest number of a job that has left files; 0 where none has. Blocking. Raises `ServiceError`.
+
+        The registry knows no such job where it was lost, or restored from an older copy; one that was given
+        the number anew would go on with that one's trials, and throw its checkpoints away.
+        """
+        names = {path.name.partition(".")[0] for path in (self._folder / "studies").glob("job-*")}
+        known = map(_JOB_NAME.fullmatch, names | self._parameters.jobs())
+        return max((int(job[1]) for job in known if job), default=0)
 
     async def _opened(self, job: Job, *, again: bool = False) -> Run:
         """The run that trains a job. Raises `ServiceError`, `ValueError`, `OSError`."""

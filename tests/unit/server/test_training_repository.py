@@ -73,6 +73,13 @@ def test_a_job_ends_and_may_go_on(registry: TrainingRepository) -> None:
     assert registry.add_job("food", "one", {}).id == job.id + 1
 
 
+def test_a_jobs_number_is_above_those_that_another_registry_gave(registry: TrainingRepository) -> None:
+    numbers = [registry.add_job("food", "one", {}, above=above).id for above in (0, 1, 40, 0, 41, 3)]
+    assert numbers[:2] == [1, 2]
+    assert numbers[2] > 40
+    assert numbers[2:] == list(range(numbers[2], numbers[2] + 4)), "and others go on from there"
+
+
 @pytest.mark.parametrize("number", [-(10**30), -1, 0, 2**31, 2**63, 10**30])
 def test_a_number_that_no_job_can_have_is_none_of_a_job(registry: TrainingRepository, number: int) -> None:
     job = registry.add_job("food", "one", {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,15 @@ def cool(store: ParameterStore) -> None:
     for path in store.folder.glob("job-*/*"):
         os.utime(path, (time.time() - LONG_AGO_S,) * 2)
     store.cool(time.time())
+
+
+def test_jobs_that_have_left_checkpoints_are_known_also_when_their_copies_are_gone(store: ParameterStore):
+    assert store.jobs() == set()
+    for job in (1, 12):
+        written(store.of(job), b"weights")
+    cool(store)
+    shutil.rmtree(store.folder / "job-1")
+    assert store.jobs() == ({"job-12"} if store.archive is None else {"job-1", "job-12"})
 
 
 def test_what_was_kept_is_at_hand_also_when_its_copy_is_gone(store: ParameterStore):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import importlib.util
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -790,6 +791,49 @@ async def test_a_server_that_starts_again_goes_on_with_the_jobs_that_ran(tmp_pat
         trials = (await run.trials())["resnet"]
         assert sum(trial.charged for trial in trials) == 40
         assert {trial.attempt for trial in trials} == {1}
+
+
+@pytest.mark.parametrize("how", ["lost", "restored from an older copy"])
+@on_a_loop
+async def test_a_job_takes_nothing_over_from_one_that_a_lost_registry_gave_its_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    registry, copy = tmp_path / "registry.db", tmp_path / "copy.db"
+    async with house(tmp_path) as it:
+        first = await it.start(budget="10 epochs")
+        await it.ended(first, "done")
+        backed_up(registry, copy)
+        last = await it.start(budget="10 epochs")
+        await it.ended(last, "done")
+        left = it.checkpoints(last)
+    journal = tmp_path / "training" / "studies" / f"job-{last}.journal"
+    before = journal.read_bytes()
+    replaced(registry, None if how == "lost" else copy)
+    async with house(tmp_path) as it:
+        job = await it.start(budget="10 epochs")
+        assert job == last + 1
+        await it.ended(job, "done")
+        assert it.trained(job) == 10
+        assert (journal.read_bytes(), it.checkpoints(last)) == (before, left)
+        assert f"numbered after them job={job} last={last}" in caplog.text
+        caplog.clear()
+        assert await it.start(budget="10 epochs") == job + 1
+        assert "numbered after them" not in caplog.text, "once it is known"
+
+
+def backed_up(registry: Path, copy: Path) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(registry)) as source,
+        contextlib.closing(sqlite3.connect(copy)) as to,
+    ):
+        source.backup(to)
+
+
+def replaced(registry: Path, copy: Path | None) -> None:
+    for path in registry.parent.glob(f"{registry.name}*"):
+        path.unlink()
+    if copy is not None:
+        copy.rename(registry)
 
 
 @pytest.mark.parametrize(("most", "seen"), [(1, 1), (0, 2)])
