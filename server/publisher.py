@@ -456,13 +456,12 @@ class Publisher:
         return await asyncio.to_thread(self._repository.deployments, name, limit)
 
     async def delete(self, name: str) -> None:
-        """Serve a function no longer, in any version. Raises `UnknownFunction`."""
+        """Serve a function no longer, in any version. Raises `UnknownFunction`; `BadOption` for a pipeline's
+        stage, whichever server has deployed that.
+        """
         async with self._one_at_a_time:
             if not self._catalog.is_function(name):
                 raise UnknownFunction(f"there is no function {name!r} here")
-            if users := self._stages.users(name):
-                names = ", ".join(dict.fromkeys(user.name for user in users))
-                raise BadOption(f"function {name} is a stage of {names}; delete or deploy that first")
             await asyncio.to_thread(self._repository.delete_function, name)
             await asyncio.to_thread(self._artifacts.remove_function, name)
             self._retire(self._catalog.remove_function(name))

@@ -17,7 +17,7 @@ from server.ensemble.crop import Crop
 from server.errors import BadOption, UnknownFunction
 from server.scheduling.splitting import SPLITS
 
-__all__ = ["Stages", "is_pipeline", "pipeline_function", "pipeline_spec"]
+__all__ = ["Stages", "is_pipeline", "pipeline_function", "pipeline_spec", "stages_named"]
 
 _FIELDS = ("pipeline", "slo_ms", "answer_cache", "goal_split")
 _MOST_STAGES = 8
@@ -40,6 +40,13 @@ class Stages(Protocol):
 def is_pipeline(spec: Mapping[str, Any]) -> bool:
     """Whether a specification is a pipeline's."""
     return spec.get("pipeline") is not None
+
+
+def stages_named(spec: Mapping[str, Any]) -> set[str]:
+    """The functions and models that a stored specification asks as stages; none of what is no pipeline."""
+    told = spec.get("pipeline")
+    stages = told if isinstance(told, list) else []
+    return {str(stage["function"]) for stage in stages if isinstance(stage, Mapping) and "function" in stage}
 
 
 def pipeline_spec(name: str, body: Mapping[str, Any], functions: Stages) -> dict[str, Any]:

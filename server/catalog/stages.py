@@ -30,14 +30,6 @@ class Stages:
         """A version that is a stage, and served under no name."""
         self._kept[function.key] = function
 
-    def users(self, name: str) -> list[Function]:
-        """The served pipelines that have some version of a function or model for a stage."""
-        return [
-            each
-            for each in self._catalog
-            if each.pipeline is not None and any(stage.name == name for stage in each.pipeline.stages)
-        ]
-
     def let_go(self, retired: Iterable[Function]) -> list[Function]:
         """Of versions that have just left the catalog, and their stages, those that nobody needs any more."""
         candidates = dict(self._kept)

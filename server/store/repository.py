@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.catalog.functions import ModelVersion
-from server.errors import BadOption, Overloaded
+from server.catalog.pipeline_spec import stages_named
+from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.damaged import DamagedRecord, learned_in, object_in, readable
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
@@ -187,7 +188,8 @@ class Repository:
         Numbers never come back, not even after a deletion: a client may still hold an old one.
         `prepare(version)` is called before it counts; if it raises, nothing has happened. fit: what was
         fitted of the members. instead_of: the version that answers now, 0 for none; None = whichever does.
-        Raises `BadOption` if a model has that name, `Overloaded` if another version answers.
+        Raises `BadOption` if a model has that name, `Overloaded` if another version answers,
+        `UnknownFunction` if a stage of a pipeline has been deleted.
         """
         try:
             return self._deploy(function, spec, prepare, fit, instead_of)
@@ -209,6 +211,7 @@ class Repository:
                 )
             row = session.get(FunctionRow, function, with_for_update=True)
             _check_answers(session, function, instead_of)
+            _check_stages(session, function, spec)
             now = _now_after(session, function)
             if row is None:
                 row = FunctionRow(name=function, next_version=1, created_at=now)
@@ -241,10 +244,15 @@ class Repository:
         """Retire every deployment of a function, forget whose it was and when it is trained again; whether
         there was one.
 
-        Its labels go some at a time (`FeedbackRepository.forget_old`): there may be millions.
+        Its labels go some at a time (`FeedbackRepository.forget_old`): there may be millions. Raises
+        `BadOption` where it is a stage of a pipeline.
         """
         with Session(self._engine) as session:
-            session.get(FunctionRow, function, with_for_update=True)  # no deployment comes meanwhile
+            # No deployment comes meanwhile, neither of it nor of a pipeline that asks it.
+            session.get(FunctionRow, function, with_for_update=True)
+            if users := _pipelines_of(session, function):
+                names = ", ".join(users)
+                raise BadOption(f"function {function} is a stage of {names}; delete or deploy that first")
             served = session.scalars(
                 select(DeploymentRow).where(
                     DeploymentRow.function == function, DeploymentRow.retired_at.is_(None)
@@ -322,6 +330,33 @@ def _check_answers(session: Session, function: str, expected: int | None) -> Non
         raise Overloaded(
             f"{found}, and did not when this was begun: nothing was changed; look, and ask again"
         )
+
+
+def _check_stages(session: Session, function: str, spec: Mapping[str, Any]) -> None:
+    """Raises `UnknownFunction` where a function that a pipeline asks has been deleted, by another server;
+    until the transaction ends none is.
+    """
+    for stage in sorted(stages_named(spec)):
+        row = session.get(FunctionRow, stage, with_for_update={"read": True})
+        served = select(DeploymentRow.version).where(
+            DeploymentRow.function == stage, DeploymentRow.retired_at.is_(None)
+        )
+        models = select(ModelVersionRow.version).where(ModelVersionRow.name == stage)
+        if row is not None and not any(session.scalar(each.limit(1)) for each in (served, models)):
+            raise UnknownFunction(f"function {function}: its stage {stage} has just been deleted")
+
+
+def _pipelines_of(session: Session, function: str) -> list[str]:
+    """The pipelines that ask a function, as they are deployed now, by name."""
+    served = session.scalars(
+        select(DeploymentRow)
+        .where(DeploymentRow.retired_at.is_(None))
+        .order_by(DeploymentRow.function, DeploymentRow.version)
+    )
+    newest: dict[str, object] = {each.function: each.spec for each in served}  # one may be damaged
+    return [
+        name for name, spec in newest.items() if isinstance(spec, dict) and function in stages_named(spec)
+    ]
 
 
 def _now_after(session: Session, function: str) -> datetime:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text, update
 
 from server.catalog.functions import ModelVersion
 from server.catalog.retraining import Retraining
-from server.errors import BadOption, Overloaded
+from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.repository import Repository
 from server.store.retraining import RetrainingRepository
 from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
@@ -116,6 +116,33 @@ def test_a_deleted_function_is_served_no_longer_and_its_numbers_never_come_back(
     assert not repository.delete_function("f")
     assert repository.deploy("f", {}).version == 3
     assert [d.version for d in repository.served()] == [3]
+
+
+def test_a_function_that_a_pipeline_asks_is_not_deleted_whoever_has_deployed_that(
+    repository: Repository,
+) -> None:
+    stages = [{"function": "f", "version": 1}, {"crop": {}}, {"function": "net", "version": 1}]
+    for name in ("f", "h"):
+        repository.deploy(name, {"models": ["net/1"]})
+    repository.deploy("p", {"pipeline": stages})
+    with pytest.raises(BadOption, match="function f is a stage of p; delete or deploy that first"):
+        repository.delete_function("f")
+    assert [each.function for each in repository.served()] == ["f", "h", "p"], "nothing has changed"
+    assert repository.delete_function("h")
+    repository.deploy("p", {"pipeline": [{"function": "g", "version": 1}]})
+    assert repository.delete_function("f"), "only who began with the pipeline's version before asks it yet"
+
+
+def test_a_pipeline_is_not_deployed_on_a_function_that_has_been_deleted_meanwhile(
+    repository: Repository,
+) -> None:
+    add(repository, "net")
+    repository.deploy("f", {"models": ["net/1"]})
+    repository.delete_function("f")
+    with pytest.raises(UnknownFunction, match="function p: its stage f has just been deleted"):
+        repository.deploy("p", {"pipeline": [{"function": "f", "version": 1}]})
+    assert repository.served() == []
+    repository.deploy("p", {"pipeline": [{"function": "net", "version": 1}]})
 
 
 def test_a_deleted_function_is_trained_again_no_more(repository: Repository, database: Engine) -> None:
