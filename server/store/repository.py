@@ -70,7 +70,10 @@ class Repository:
 
     @retried
     def add_model(self, manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
-        """Register the version stored in `directory`; again is fine, with other weights is `BadOption`."""
+        """Register the version stored in `directory`; again is fine.
+
+        Raises `BadOption` if it is registered with other weights, or a function has that name.
+        """
         model = model_from_manifest(manifest, directory)
         with Session(self._engine) as session:
             known = session.get(ModelVersionRow, (model.name, model.version))
@@ -86,6 +89,10 @@ class Repository:
                         "versions never change: register a new one"
                     )
                 return self._model(known)
+            if _is_served(session, model.name):
+                raise BadOption(
+                    f"{model.name!r} is the name of a function; functions and models share their names"
+                )
             session.add(
                 ModelVersionRow(
                     name=model.name,
@@ -205,7 +212,7 @@ class Repository:
         instead_of: int | None,
     ) -> Deployment:
         with Session(self._engine) as session:
-            if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):
+            if _is_model(session, function):
                 raise BadOption(
                     f"{function!r} is the name of a model; functions and models share their names"
                 )
@@ -338,12 +345,20 @@ def _check_stages(session: Session, function: str, spec: Mapping[str, Any]) -> N
     """
     for stage in sorted(stages_named(spec)):
         row = session.get(FunctionRow, stage, with_for_update={"read": True})
-        served = select(DeploymentRow.version).where(
-            DeploymentRow.function == stage, DeploymentRow.retired_at.is_(None)
-        )
-        models = select(ModelVersionRow.version).where(ModelVersionRow.name == stage)
-        if row is not None and not any(session.scalar(each.limit(1)) for each in (served, models)):
+        if row is not None and not _is_served(session, stage) and not _is_model(session, stage):
             raise UnknownFunction(f"function {function}: its stage {stage} has just been deleted")
+
+
+def _is_served(session: Session, function: str) -> bool:
+    served = select(DeploymentRow.version).where(
+        DeploymentRow.function == function, DeploymentRow.retired_at.is_(None)
+    )
+    return session.scalar(served.limit(1)) is not None
+
+
+def _is_model(session: Session, name: str) -> bool:
+    known = select(ModelVersionRow.name).where(ModelVersionRow.name == name)
+    return session.scalar(known.limit(1)) is not None
 
 
 def _pipelines_of(session: Session, function: str) -> list[str]:

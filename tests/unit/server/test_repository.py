@@ -196,6 +196,15 @@ def test_a_function_cannot_take_the_name_of_a_model(repository: Repository) -> N
     assert repository.served() == []
 
 
+def test_a_model_may_not_take_the_name_of_a_function_while_that_is_served(repository: Repository) -> None:
+    repository.deploy("net", {"models": ["other/1"]})
+    with pytest.raises(BadOption, match="'net' is the name of a function"):
+        add(repository)
+    assert repository.models() == []
+    repository.delete_function("net")
+    add(repository)
+
+
 def test_deployments_made_at_once_get_numbers_of_their_own(repository: Repository) -> None:
     versions: list[int] = []
 
