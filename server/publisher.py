@@ -119,6 +119,7 @@ class Publisher:
             except BadOption as error:
                 log.error("model not served model=%s reason=%r", model.key, error.message)
         current: dict[str, Function] = {}
+        written = await asyncio.to_thread(self._artifacts.functions)  # before what another server deploys now
         served = await asyncio.to_thread(self._repository.served)
         for deployment in sorted(served, key=lambda each: is_pipeline(each.spec)):  # stages before pipelines
             try:
@@ -136,8 +137,11 @@ class Publisher:
             current[function.name] = function
         for function in current.values():
             await asyncio.to_thread(self._artifacts.write_function, function.name, file_form(function))
-        for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
-            await asyncio.to_thread(self._artifacts.remove_function, name)
+        for name in sorted(written - current.keys()):
+            aside = await asyncio.to_thread(self._artifacts.set_aside_function, name)
+            log.warning(
+                "the registry has no such function, or it is not served function=%s file=%s", name, aside
+            )
         await self._look_for_files()
 
     def follow(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from server.catalog.late_rows import LateRows
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
 from server.publisher import Publisher
+from server.store.artifacts import Artifacts
 from server.training.promotion.combination import choose_combination
 from tests.unit.ensemble.ensembles import untaught
 from tests.unit.server.served import image_model, text_model
@@ -395,3 +397,27 @@ def test_what_was_deployed_while_code_might_be_imported_is_served_without_it_onc
     (function,) = told.served_now
     found = function.policy, dict(function.policy_options), function.select
     assert found == (("mine:Policy", {"mine": 1}, "mine:make") if allow_import else ("greedy", {}, "value"))
+
+
+def test_the_forms_of_functions_that_the_registry_has_lost_are_set_aside_and_not_thrown_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifacts = Artifacts(tmp_path, max_model_bytes=1 << 20)
+    folder = tmp_path / "functions"
+    artifacts.write_function("lost", {"version": 3})
+    (folder / "a person's notes.json").write_text("{}")
+    told: Any = Restored({"models": ["net/1", "other/1"]}, counted("net", "other"))
+    answered, deployed = told.served, {"version": 1}
+
+    def served() -> Any:  # and another server deploys a function just then
+        artifacts.write_function("fresh", deployed)
+        return answered()
+
+    told.served = served
+    catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
+    asyncio.run(Publisher(told, artifacts, catalog, told, told, DEFAULTS, 1.0).restore())
+    assert artifacts.functions() == {"f", "fresh"}
+    aside = folder / "lost.json.set-aside"
+    assert json.loads(aside.read_text()) == {"version": 3}
+    assert (folder / "a person's notes.json.set-aside").exists()
+    assert f"function=lost file={aside}" in caplog.text
