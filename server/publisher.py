@@ -43,6 +43,7 @@ from server.serving.proxies import Proxies, RowsFor
 from server.serving.wishes import Wishes
 from server.store.artifacts import Artifacts
 from server.store.backbones import check_backbone
+from server.store.damaged import DamagedRecord
 from server.store.manifest import check_name, model_from_manifest
 from server.store.repository import SERVED_DEPLOYMENTS, Deployment, Repository
 from server.supervision import Tasks
@@ -125,7 +126,7 @@ class Publisher:
             try:
                 function = await self._restored(deployment)
                 self._dispatcher.configure(function)
-            except (BadOption, UnknownFunction) as error:
+            except (BadOption, UnknownFunction, DamagedRecord) as error:
                 log.error(
                     "function not served function=%s version=%d reason=%r",
                     deployment.function,
@@ -209,7 +210,7 @@ class Publisher:
             try:
                 function = await self._restored(deployment)
                 self._dispatcher.configure(function)
-            except (BadOption, UnknownFunction) as error:
+            except (BadOption, UnknownFunction, DamagedRecord) as error:
                 log.error(
                     "function not served function=%s version=%d reason=%r", name, version, error.message
                 )
@@ -220,7 +221,7 @@ class Publisher:
                 self._tasks.once("spread", self._residency.spread(group), f"spread {name}")
 
     async def _restored(self, deployment: Deployment) -> Function:
-        """The function of a deployment. Raises `BadOption`, `UnknownFunction`."""
+        """The function of a deployment. Raises `BadOption`, `UnknownFunction`, `DamagedRecord`."""
         try:
             return await self._read(deployment)
         except (TypeError, KeyError, ValueError, AttributeError) as exc:
@@ -757,7 +758,7 @@ class Publisher:
                 manifest, place = await asyncio.to_thread(self._artifacts.adopt, directory)
                 model = await asyncio.to_thread(self._repository.add_model, manifest, place)
                 log.info("model found and registered model=%s", model.key)
-            except BadOption as error:
+            except (BadOption, DamagedRecord) as error:
                 log.error("model not registered directory=%s reason=%r", directory, error.message)
 
 

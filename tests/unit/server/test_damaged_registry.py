@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
 from server.access.token_registry import TokenRegistry
+from server.catalog.catalog import Catalog
+from server.catalog.function_spec import single_model_function
 from server.errors import ServiceError, UnknownFunction
+from server.publisher import Publisher
+from server.store.artifacts import Artifacts
 from server.store.damaged import DamagedRecord
 from server.store.database import migrate, open_database
 from server.store.repository import Repository
@@ -109,6 +115,37 @@ def test_a_damaged_model_is_mended_from_its_own_files(engine: Engine, tmp_path: 
     assert [model.name for model in registry.models()] == ["n"], "these are other weights"
     registry.add_model(manifest("m"), tmp_path / "m")
     assert [model.name for model in registry.models()] == ["m", "n"]
+
+
+def test_a_server_starts_though_what_its_files_or_pipelines_need_is_damaged(
+    engine: Engine, tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry, artifacts = Repository(engine, tmp_path), Artifacts(tmp_path, 1 << 20)
+    for name in ("m", "n"):
+        registry.add_model(*artifacts.install(manifest(name), None))
+    for _ in range(3):  # version 1 is only the pipeline's in the end
+        registry.deploy("f", {"models": ["n/1"]})
+    registry.deploy("p", {"pipeline": [{"function": "f", "version": 1}, {"function": "n", "version": 1}]})
+    damage(engine, "deployments", "spec", "function = 'f' AND version = 1", broken)
+    damage(engine, "model_versions", "manifest", "name = 'm'", broken)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE model_versions SET sha256 = 'of other files' WHERE name = 'm'"))
+    shell: Any = Shell()
+    defaults = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
+    catalog = Catalog(lambda model: single_model_function(model, defaults))
+    asyncio.run(Publisher(registry, artifacts, catalog, shell, shell, defaults, 1.0).restore())
+    assert [each.key for each in catalog.models()] == ["n/1"]
+    assert [[each.key for each in served] for served in catalog.functions()] == [["f@2", "f@3"]]
+    assert "model not registered" in caplog.text
+    assert "function not served function=p" in caplog.text
+
+
+class Shell:
+    """Of dispatcher and residency what is told to them at a start."""
+
+    def configure(self, function: object) -> None: ...
+
+    def know(self, models: object) -> None: ...
 
 
 def test_a_damaged_share_is_shared_with_nobody(engine: Engine) -> None:
