@@ -750,12 +750,16 @@ class Publisher:
         return model
 
     async def _adopt_found(self) -> None:
-        known = {model.directory for model in await asyncio.to_thread(self._repository.models)}
+        models = await asyncio.to_thread(self._repository.models)
+        known, named = {model.directory for model in models}, {model.name for model in models}
         for directory in await asyncio.to_thread(lambda: list(self._artifacts.found())):
             if directory in known:
                 continue
             try:
                 manifest, place = await asyncio.to_thread(self._artifacts.adopt, directory)
+                name = base_of(manifest["name"])
+                if name not in named:
+                    await self._ownership.found("model", name)
                 model = await asyncio.to_thread(self._repository.add_model, manifest, place)
                 log.info("model found and registered model=%s", model.key)
             except (BadOption, DamagedRecord) as error:

@@ -84,6 +84,11 @@ class Ownership:
                 await asyncio.shield(self._release(kind, name))
             raise
 
+    async def found(self, kind: Kind, name: str) -> None:
+        """A new thing that nobody made here is nobody's, and as visible as any new one."""
+        if not self._things.is_claimed(kind, name):
+            await self._keep_new(StoredThing(kind, name, "", self._default))
+
     async def share(self, view: View, kind: Kind, name: str, form: Mapping[str, Any]) -> None:
         """Change who sees a thing, and whose it is, as a request says. Raises `Forbidden`, `BadOption`.
 
@@ -123,13 +128,17 @@ class Ownership:
             like = self._things.of("function", function)
             visibility, shared_with = like.visibility, tuple(sorted(like.shared_with))
         thing = StoredThing(kind, name, view.caller.token, visibility, shared_with)
+        if await self._keep_new(thing) != thing:  # another server's caller was there first
+            view.check_changes(kind, name)
+
+    async def _keep_new(self, thing: StoredThing) -> StoredThing:
+        """The one that is kept: another's, where that came first."""
         async with self._changes:
             kept = thing
             if self._repository is not None:
                 kept = await asyncio.to_thread(self._repository.add, thing)
             self._things.keep(_thing(kept))
-        if kept != thing:  # another server's caller was there first
-            view.check_changes(kind, name)
+        return kept
 
     async def _follow(self) -> None:
         while True:

@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import Engine
 
 from gpu_worker.model_files.parity_spec import ParitySpec
+from server.access.ownership import Ownership
+from server.access.permissions import Thing
+from server.access.things import Things
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import (
     deployed_form,
@@ -27,8 +31,11 @@ from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
 from server.publisher import Publisher
 from server.store.artifacts import Artifacts
+from server.store.repository import Repository
+from server.store.things import ThingRepository
 from server.training.promotion.combination import choose_combination
 from tests.unit.ensemble.ensembles import untaught
+from tests.unit.server.manifests import manifest
 from tests.unit.server.served import image_model, text_model
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
@@ -421,3 +428,28 @@ def test_the_forms_of_functions_that_the_registry_has_lost_are_set_aside_and_not
     assert json.loads(aside.read_text()) == {"version": 3}
     assert (folder / "a person's notes.json.set-aside").exists()
     assert f"function=lost file={aside}" in caplog.text
+
+
+@pytest.mark.security
+def test_a_model_that_is_found_in_the_home_is_no_more_visible_than_any_new_one(
+    registry: Engine, tmp_path: Path
+) -> None:
+    repository, artifacts = Repository(registry, tmp_path), Artifacts(tmp_path, 1 << 20)
+    repository.add_model(*artifacts.install(manifest("old"), None))  # before there were owners
+    for name, version in (("old", 2), ("new", 1), ("hers", 2)):
+        artifacts.install(manifest(name, version), None)
+    things = Things()
+    things.keep(Thing("model", "hers", "ann", "private"))
+    shell: Any = Restored({"models": ["old/1"]}, counted("old"))
+    catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
+    ownership = Ownership(ThingRepository(registry), things, "private")
+    asyncio.run(
+        Publisher(repository, artifacts, catalog, shell, shell, DEFAULTS, 1.0, ownership=ownership).restore()
+    )
+    assert {model.key for model in catalog.models()} == {"old/1", "old/2", "new/1", "hers/2"}
+    found = {
+        name: (things.of("model", name).owner, things.of("model", name).visibility)
+        for name in ("old", "new", "hers")
+    }
+    assert found == {"old": ("", "public"), "new": ("", "private"), "hers": ("ann", "private")}
+    assert [each.name for each in ThingRepository(registry).all()] == ["new"]
