@@ -10,6 +10,7 @@ read the file may know it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import struct
@@ -18,10 +19,12 @@ from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.model_files.regular import open_regular
 from server.cache.entry import ColumnKind, PackedAnswers
 from server.cache.keying import Keying
 from server.version import VERSION
@@ -76,9 +79,11 @@ class AnswerFile:
         parts += [some.keys for some in kept.answers]
         parts += [some.rows for some in kept.answers]
         hashed = blake2b(digest_size=_DIGEST_BYTES)
+        self._remove_left()
         draft, name = tempfile.mkstemp(prefix=f".{self.path.name}-", dir=self.path.parent)
         try:
             with open(draft, "wb") as out:
+                fcntl.flock(out, fcntl.LOCK_EX)  # it is being written
                 for part in parts:
                     hashed.update(part)
                     out.write(part)
@@ -91,6 +96,13 @@ class AnswerFile:
                 os.unlink(name)
             raise
         return sum(map(len, parts)) + _DIGEST_BYTES
+
+    def _remove_left(self) -> None:
+        """Take away what servers that were killed had half written: each may be as large as the file."""
+        for left in self.path.parent.glob(f".{escape(self.path.name)}-????????"):
+            with suppress(OSError), open_regular(left) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
 
     def keying(self) -> Keying | None:
         """How its keys were made, without a look at the rest; None where there is no such file."""

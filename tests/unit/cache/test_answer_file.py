@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -90,3 +91,17 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_half_written(file:
         file.write(replace(KEPT, answers=[replace(KEPT.answers[0], rows="no bytes")]))  # type: ignore[arg-type]
     assert file.read() == KEPT
     assert len(list(file.path.parent.iterdir())) == 1
+
+
+def test_what_a_killed_server_had_half_written_is_removed_and_what_another_writes_is_not(
+    file: AnswerFile,
+) -> None:
+    left, written, other = (
+        file.path.with_name(f".{file.path.name}-{end}") for end in ("abcdefgh", "ijklmnop", "x")
+    )
+    for path in (left, written, other):
+        path.write_bytes(b"half")
+    with written.open("rb") as under_way:
+        fcntl.flock(under_way, fcntl.LOCK_EX)
+        file.write(KEPT)
+    assert [path.exists() for path in (left, written, other)] == [False, True, True]
