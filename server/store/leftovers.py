@@ -1,6 +1,7 @@
 """What processes left half written in the home folder that were killed meanwhile. Blocking.
 
     models/.installing-…               a version that was being stored
+    functions/.…                       a function's form that was being written
     training/datasets/D/.taking-…      the rows of a snapshot that was being taken
     training/checkpoints/job-N/…       a checkpoint that was being written or fetched
 
@@ -21,6 +22,7 @@ log = logging.getLogger("ml_udf.server.housekeeping")
 ABANDONED_S = 86_400.0
 _PLACES = (
     "models/.installing-*",
+    "functions/.*",
     "training/datasets/*/.taking-*",
     "training/checkpoints/job-*/.coming-*",
     "training/checkpoints/job-*/.tensors-*",

@@ -13,6 +13,8 @@ from server.store.leftovers import ABANDONED_S, remove_leftovers
 LEFT = (
     "models/.installing-x/model.safetensors",
     "training/datasets/food/.taking-x/staged.parquet",
+    "functions/.x7f_ab2c",
+    "functions/.staged-udf_food",
     "training/checkpoints/job-1/.coming-7",
     "training/checkpoints/job-1/.tensors-x",
     "training/checkpoints/job-1/.abc.coming",
@@ -21,6 +23,8 @@ LEFT = (
 STAYS = (
     "models/net/1/model.safetensors",
     "training/datasets/food/abc.parquet",
+    "functions/udf_food.json",
+    "functions/udf_lost.json.set-aside",
     "training/datasets/food/.arrays/abc/inputs",
     "training/checkpoints/job-1/abc.safetensors",
     "training/checkpoints/job-1/abc.safetensors.optimiser",
