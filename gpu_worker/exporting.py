@@ -55,8 +55,8 @@ def exported(directory: Path, target: Path) -> Exported:
     manifest = read_manifest(str(directory))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ModelUnusable(f"{target} is there and not empty; name a folder that is to be made")
-    target.mkdir(parents=True, exist_ok=True)
     if runtime_of(manifest).held != "tensors":
+        target.mkdir(parents=True, exist_ok=True)
         for name in (MANIFEST_FILE, *(file.name for file in manifest.files)):
             shutil.copyfile(directory / name, target / name)
         return Exported(manifest, None)
@@ -70,6 +70,7 @@ def exported(directory: Path, target: Path) -> Exported:
             f"{manifest.name} reads texts by code of its own, which ONNX has no words for; its files lie in "
             f"{directory}"
         )
+    target.mkdir(parents=True, exist_ok=True)
     written = _written(manifest, target)
     return Exported(written, _difference(manifest, written))
 

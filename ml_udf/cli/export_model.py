@@ -58,9 +58,8 @@ def export_model(
     below = told.manifest.backbone
     if below is not None:
         compared += f"; it is a head on {below.key}: export and register that too, by that name"
-    console.print(
-        f"{folder}: {told.manifest.weights}, model.json; {compared}", highlight=False, soft_wrap=True
-    )
+    written = ", ".join([*(file.name for file in told.manifest.files), "model.json"])
+    console.print(f"{folder}: {written}; {compared}", highlight=False, soft_wrap=True)
 
 
 def _in_home(home: Path, name: str, version: str) -> Path:

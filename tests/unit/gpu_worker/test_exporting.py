@@ -55,6 +55,7 @@ def test_what_is_onnx_already_is_copied(tmp_path: Path) -> None:
 def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelUnusable, match="ONNX has no words for"):
         exported(text_model(tmp_path / "made", "texts", seed=1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text(json.dumps({}))
     with pytest.raises(ModelUnusable, match="not empty"):

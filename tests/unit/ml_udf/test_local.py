@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import ml_udf.local.transport as local
 from gpu_worker.engine import Engine
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.settings import Settings
 from ml_udf.cli import export_model
+from ml_udf.cli.app import app
 from ml_udf.client import Client
 from ml_udf.client.exchange import AnswerDetail
 from ml_udf.errors import BadOption, Cancelled
@@ -282,3 +284,9 @@ def test_a_copy_beside_the_versions_of_a_model_is_none_of_them(home: Path) -> No
     assert client.predict("one", ["x"]).values == [label_of("x")]
     assert export_model._in_home(home, "one", "") == versions / "1"
     client.close()
+
+
+def test_an_exported_model_without_weights_is_its_manifest(home: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["export", "one", str(tmp_path / "out"), f"--endpoint=local:{home}"])
+    assert told.output == f"{tmp_path / 'out'}: model.json; copied as it is\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.json"]
