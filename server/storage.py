@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grp
 import logging
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def open_storage(settings: Settings) -> Storage:
         # The driver's own words: SQLAlchemy's add the statement, and the URL may hold a password.
         cause = no_space(exc) or getattr(exc, "orig", None) or exc
         where = "--database-url" if settings.database_url else f"{settings.home / 'registry.db'}"
-        raise StartError(f"the registry ({where}) cannot be opened: {cause}") from exc
+        raise StartError(f"the registry ({where}) cannot be opened: {cause}{_advice(cause)}") from exc
     if is_new and (left := _left_in(settings.home)):
         log.error(
             "the registry is new, and the home holds what another knew: was that lost? Stop this server and "
@@ -73,6 +74,16 @@ def open_storage(settings: Settings) -> Storage:
             ", ".join(left),
         )
     return Storage(artifacts, engine, Repository(engine, settings.home), archive)
+
+
+def _advice(cause: object) -> str:
+    """What to do about a registry that is there, and is none; "" where the cause says it."""
+    if getattr(cause, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return ""
+    return (
+        "; it is damaged: move it away with its -wal and -shm, and put a copy in its place; without one, the "
+        "server begins a new registry that knows the models of the home, and nothing else"
+    )
 
 
 def _left_in(home: Path) -> list[str]:

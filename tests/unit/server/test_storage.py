@@ -32,6 +32,20 @@ def test_a_registry_that_was_lost_beside_a_home_that_was_used_is_told(
     assert "left=functions, training/studies" in caplog.text
 
 
+@pytest.mark.parametrize("damage", ["cut off", "no database"])
+def test_a_damaged_registry_is_told_with_what_to_do_and_left_as_it_is(tmp_path: Path, damage: str) -> None:
+    settings = Settings(home=tmp_path / "home")
+    open_storage(settings).engine.dispose()
+    registry = settings.home / "registry.db"
+    registry.write_bytes(registry.read_bytes()[:-4096] if damage == "cut off" else b"no database" * 1000)
+    before = registry.read_bytes()
+    with pytest.raises(
+        StartError, match="it is damaged: move it away with its -wal and -shm, and put a copy"
+    ):
+        open_storage(settings)
+    assert registry.read_bytes() == before
+
+
 def test_a_disk_that_is_full_when_the_registry_is_opened_is_called_full(small_disk: Path) -> None:
     settings = Settings(home=small_disk / "home")
     open_storage(settings).engine.dispose()
