@@ -27,7 +27,7 @@ from server.access.owners import view_of_owner
 from server.access.ownership import Ownership
 from server.access.sessions import Sessions
 from server.access.things import Things
-from server.access.token_registry import TokenRegistry, tokens_of_files
+from server.access.token_registry import MARK, TokenRegistry, tokens_of_files
 from server.access.tokens import Tokens
 from server.access.view import Views
 from server.administration.audit import AuditLog
@@ -395,7 +395,7 @@ def create_app(
     ended = EndedSessions()
     ended.replace(EndedSessionRepository(storage.engine).all())
     tokens = Tokens(tokens_of_files(settings, token, ask_token), ended=ended)
-    of_registry, ever_made = TokenRegistry(stored).read()
+    of_registry, ever_made = TokenRegistry(stored, settings.home / MARK).read()
     tokens.replace(of_registry, ever_made=ever_made)
     if not is_loopback(settings.host) and tokens.admin() is None:
         raise StartError(
@@ -682,7 +682,9 @@ async def _running(
         recorder = Recorder(read, supervisor.tasks())
         stack.push_async_callback(recorder.close)
         recorder.start()
-        tokens = TokenService(TokenRepository(storage.engine), access.tokens, supervisor.tasks())
+        tokens = TokenService(
+            TokenRepository(storage.engine), access.tokens, supervisor.tasks(), mark=settings.home / MARK
+        )
         stack.push_async_callback(tokens.close)
         tokens.start()
         sessions = SessionService(

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -46,12 +47,14 @@ class TokenService:
         tokens: Tokens,
         tasks: Tasks | None = None,
         *,
+        mark: Path | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         look_every_s: float = _LOOK_EVERY_S,
         write_every_s: float = _WRITE_EVERY_S,
     ) -> None:
+        """mark: as `TokenRegistry`."""
         self._repository = repository
-        self._registry = TokenRegistry(repository)
+        self._registry = TokenRegistry(repository, mark)
         self._tokens = tokens
         self._tasks = tasks or Tasks()
         self._clock = clock

@@ -16,13 +16,14 @@ from server.access.failed_logins import FailedLogins
 from server.access.sessions import Sessions
 from server.access.token import PREFIX, Token, digest_of
 from server.access.token_form import RESERVED, asked_token
+from server.access.token_registry import MARK
 from server.access.tokens import Tokens
 from server.administration.tokens import TokenService
 from server.app import create_app
 from server.errors import BadOption, UnknownFunction
 from server.settings import Settings
 from server.storage import StartError
-from server.store.database import open_database
+from server.store.database import migrate, open_database
 from server.store.tokens import TokenRepository
 from tests.unit.server.test_plans import runs
 from tests.waiting import until
@@ -402,3 +403,29 @@ def test_who_makes_many_login_links_takes_away_only_their_own() -> None:
     many = [sessions.link(held[1]) for _ in range(200)]
     assert sessions.linked(of_root) == held[0]
     assert [code for code in (*few, *many) if sessions.linked(code)] == many[-10:]
+
+
+@runs
+async def test_a_server_whose_registry_was_lost_is_closed_as_one_whose_tokens_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = tmp_path / MARK
+
+    async def opened(name: str) -> Tokens:
+        engine = open_database(f"sqlite:///{tmp_path / name}")
+        migrate(engine)
+        tokens = Tokens()
+        service = TokenService(TokenRepository(engine), tokens, mark=mark)
+        await service.refresh()
+        if name == "first":
+            assert (tokens.is_open, mark.exists()) == (True, False)
+            await service.create(FOREVER, HERE)
+        engine.dispose()
+        return tokens
+
+    assert not (await opened("first")).is_open
+    assert "tokens were made here" not in caplog.text
+    assert not (await opened("new")).is_open
+    assert "was it lost? Put a copy in its place, or start with --token-file and make new ones" in caplog.text
+    mark.unlink()
+    assert (await opened("another")).is_open
