@@ -60,9 +60,10 @@ class Artifacts:
         return version
 
     def found(self) -> Iterator[Path]:
-        """The directories below `models/` that hold a manifest, by name."""
-        for manifest in sorted(self._models.glob(f"*/*/{MANIFEST_FILE}")):
-            if not manifest.parent.parent.name.startswith("."):
+        """The directories of versions below `models/` that hold a manifest, by name."""
+        for manifest in sorted(self._models.glob(f"*/[0-9]*/{MANIFEST_FILE}")):
+            # What is no number is somebody's copy: 1.bak.
+            if not manifest.parent.parent.name.startswith(".") and manifest.parent.name.isdecimal():
                 yield manifest.parent
 
     def read_manifest(self, directory: Path) -> dict[str, Any]:

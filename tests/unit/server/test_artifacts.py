@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def test_an_installed_model_lies_whole_in_its_place_with_its_checksum(
     assert json.loads((place / "model.json").read_text()) == installed
     assert installed["sha256"] == SHA256
     assert leftovers(home) == []
+    assert list(artifacts.found()) == [place]
+
+
+def test_a_copy_that_somebody_made_beside_a_version_is_none(artifacts: Artifacts, home: Path) -> None:
+    _, place = artifacts.install(with_weights(), io.BytesIO(WEIGHTS))
+    for copy in ("1.bak", "of mine", ".2"):
+        shutil.copytree(place, place.with_name(copy))
     assert list(artifacts.found()) == [place]
 
 
