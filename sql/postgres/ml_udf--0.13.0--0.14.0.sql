@@ -80,3 +80,47 @@ CREATE OR REPLACE VIEW ml_udf.watches WITH (security_invoker = true) AS
     ) n;
 COMMENT ON VIEW ml_udf.watches IS
     'your watches: their state; lag_rows noted, or due in a look at the whole table, and not yet answered (NULL while these are being counted, and on a standby), the oldest lag_s seconds ago; rows answered, and failed with an error; retry_rows hold an error and are tried again';
+
+-- PRIVATE. As before, and looks for the answers of rows that have gone with a partition.
+CREATE OR REPLACE FUNCTION ml_udf._after_drop() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $plpgsql$
+DECLARE
+    gone record;
+    its_function regprocedure;
+BEGIN
+    FOR gone IN
+        SELECT DISTINCT ON (w.id) w.id, w.owner, d.object_identity
+        FROM pg_event_trigger_dropped_objects() d JOIN ml_udf._watch w ON d.objid IN (w.relation, w.target)
+        WHERE d.classid = 'pg_class'::regclass AND (
+            d.objsubid = 0
+            OR (d.objid = w.relation AND (w.definition ->> 'input' = d.address_names[3]
+                                          OR w.definition -> 'key' ? d.address_names[3]))
+            OR (d.objid = w.target AND w.place = d.address_names[3]))
+        ORDER BY w.id, d.objsubid
+    LOOP
+        DELETE FROM ml_udf._new_note WHERE watch = gone.id;
+        DELETE FROM ml_udf._note WHERE watch = gone.id;
+        DELETE FROM ml_udf._marked WHERE watch = gone.id;
+        DELETE FROM ml_udf._watch WHERE id = gone.id;
+        FOR its_function IN
+            SELECT p.oid FROM pg_proc p
+            WHERE p.proname = 'ml_udf_note_' || gone.id AND p.pronargs = 0 AND p.proowner = gone.owner
+        LOOP
+            EXECUTE format('DROP FUNCTION %s CASCADE', its_function);
+        END LOOP;
+        RAISE NOTICE 'watch % is gone with %', gone.id, gone.object_identity;
+    END LOOP;
+    -- The catalog tells of what is dropped no longer whose partition it was. Its triggers have the watch's name, and whoever
+    -- drops it has locked its parent, which nobody else's trigger of that name would have him do.
+    INSERT INTO ml_udf._note (watch, due_at, size, keys)
+    SELECT DISTINCT w.id, '-infinity'::timestamptz, 0, '{}'::text[]
+    FROM pg_event_trigger_dropped_objects() d
+    JOIN ml_udf._watch w ON starts_with(d.address_names[3], 'ml_udf_note_' || w.id || '_') AND w.target <> w.relation
+    WHERE d.classid = 'pg_trigger'::regclass AND NOT d.original AND EXISTS (
+        SELECT FROM pg_partition_tree(w.relation) p JOIN pg_locks l ON l.relation = p.relid
+        WHERE l.pid = pg_backend_pid() AND l.mode = 'AccessExclusiveLock' AND l.granted
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()));
+END
+$plpgsql$;

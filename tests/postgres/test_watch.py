@@ -284,6 +284,55 @@ def test_partitions_are_followed_by_whatever_name_they_are_written(
         assert wrong_scores(engine) == []
 
 
+def test_the_answers_of_a_partition_that_is_dropped_go_too(engine: Engine, fake_server: OipServer) -> None:
+    engine.query(
+        """CREATE SCHEMA old;
+           CREATE TABLE foodlog (id int, part int, image_path text, PRIMARY KEY (id, part))
+               PARTITION BY LIST (part);
+           CREATE TABLE log1 PARTITION OF foodlog FOR VALUES IN (1);
+           CREATE TABLE log2 PARTITION OF foodlog FOR VALUES IN (2) PARTITION BY LIST (id);
+           CREATE TABLE log3 PARTITION OF log2 DEFAULT;
+           CREATE TABLE old.log4 PARTITION OF foodlog FOR VALUES IN (4);
+           CREATE TABLE log5 PARTITION OF foodlog DEFAULT;
+           INSERT INTO foodlog SELECT n, 1 + n % 5, '/' || n FROM generate_series(1, 25) n"""
+    )
+    engine.query(INTO + ")")
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        fake_server.forget()
+        for left, drop in (
+            (20, "TABLE log1"),
+            (15, "TABLE log3"),
+            (10, "SCHEMA old CASCADE"),
+            (10, "TABLE log2"),
+        ):
+            engine.query(f"DROP {drop}")
+            wait_until_fresh(engine)
+            assert engine.value("SELECT count(*) FROM scores") == left
+            assert wrong_scores(engine) == []
+        assert fake_server.rows == []
+
+
+@pytest.mark.security
+def test_who_drops_a_table_of_his_own_has_no_table_of_others_looked_at(engine: Engine) -> None:
+    engine.query(
+        """CREATE TABLE foodlog (id int PRIMARY KEY, image_path text) PARTITION BY LIST (id);
+           CREATE ROLE dropper; GRANT CREATE ON SCHEMA public TO dropper"""
+    )
+    engine.query(INTO + ")")
+    watch = engine.value("SELECT id FROM ml_udf.watches")
+    engine.query("DELETE FROM ml_udf._note")
+    engine.query(
+        f"""SET ROLE dropper; CREATE TABLE own (id int PRIMARY KEY) PARTITION BY LIST (id);
+           CREATE TABLE part PARTITION OF own DEFAULT;
+           CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+           CREATE TRIGGER ml_udf_note_{watch}_insert AFTER INSERT ON part EXECUTE FUNCTION f();
+           DROP TABLE part; DROP TABLE own; DROP FUNCTION f(); RESET ROLE"""
+    )
+    assert engine.query("SELECT 1 FROM ml_udf._note") == []
+    engine.query("DROP OWNED BY dropper; DROP ROLE dropper")
+
+
 def test_a_watch_is_changed_by_asking_for_it_again(engine: Engine, fake_server: OipServer) -> None:
     make_table(engine, 60)
     engine.query("ALTER TABLE foodlog ADD COLUMN other text; UPDATE foodlog SET other = 'o' || id")
