@@ -22,6 +22,7 @@
     ├── NoKey                    42P10  nothing tells the rows of a table apart
     ├── AlreadyRunning           55P03  another run scores into the same place
     ├── InsideTransaction        25001  it commits, and so cannot be part of a transaction
+    ├── ReadOnly                 25006  a standby, or a transaction that may not write
     ├── ServerFault              58000  the server failed inside
     │   └── WorkerLost           58000  the worker died twice under these rows
     └── InputError                      one row's input is at fault
@@ -62,6 +63,7 @@ __all__ = [
     "NoSpace",
     "Overloaded",
     "QuotaExceeded",
+    "ReadOnly",
     "RemoteInvalid",
     "RemoteUnavailable",
     "ServerFault",
@@ -297,6 +299,14 @@ class InsideTransaction(MlUdfError):
     code = "inside_transaction"
     sqlstate = "25001"
     usual_hint = "call it by itself, in autocommit, outside BEGIN"
+
+
+class ReadOnly(MlUdfError):
+    """What would be stored cannot be: this is a standby, or a transaction that may not write."""
+
+    code = "read_only"
+    sqlstate = "25006"
+    usual_hint = "connect to the primary; target_session_attrs=read-write finds it among several hosts"
 
 
 class ServerFault(MlUdfError):

@@ -46,8 +46,10 @@ def score_postgres(
         for name, value in TEXT_SETTINGS.items():
             connection.execute(f"SET {name} = '{value}'")
         sql = Connection(connection)
+        catalog = PostgresCatalog(sql)
+        catalog.check_writable()
         info = client.look_up(request.function, version=request.version)
-        layout = resolved(PostgresCatalog(sql), request, info)
+        layout = resolved(catalog, request, info)
         store = PostgresStore(sql, layout, info.version)
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)

@@ -34,6 +34,7 @@ from ml_udf.errors import (
     BadOption,
     Cancelled,
     MlUdfError,
+    ReadOnly,
     UnknownFunction,
     UnknownTable,
     VersionGone,
@@ -160,7 +161,7 @@ class WatchWorker:
         self._broken: BaseException | None = None
 
     def run(self) -> None:
-        """Raises `psycopg.Error` and `BadOption` where the database cannot be had, or has no watches."""
+        """Raises `psycopg.Error`, `BadOption`, `ReadOnly`: it cannot be had, has no watches, is a standby."""
         self._wait_for_watches()
         tasks = [self._gather] + [self._serve_notes] * self._lanes + [self._serve_sweeps]
         threads = [
@@ -199,9 +200,12 @@ class WatchWorker:
         with self._connection() as connection:
             found = connection.execute(
                 "SELECT pg_catalog.to_regclass('ml_udf._watch') IS NOT NULL,"
-                " pg_catalog.to_regprocedure('ml_udf._gather_notes()') IS NOT NULL"
+                " pg_catalog.to_regprocedure('ml_udf._gather_notes()') IS NOT NULL,"
+                " pg_catalog.pg_is_in_recovery()"
             ).fetchone()
-            knows_watches, gathers = found or (False, False)
+            knows_watches, gathers, is_standby = found or (False, False, False)
+            if is_standby:
+                raise ReadOnly("this database is a standby: answers cannot be stored here")
             if not knows_watches:
                 raise BadOption(
                     "this database knows no watches",

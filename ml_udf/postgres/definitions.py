@@ -20,7 +20,7 @@ from typing import Any
 from ml_udf.client import Client, FunctionInfo
 from ml_udf.client.answer_type import AnswerKind, answer_kind, sample_answer
 from ml_udf.config import Options
-from ml_udf.errors import BadOption, WrongType
+from ml_udf.errors import BadOption, ReadOnly, WrongType
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.binary import MOST_DIMENSIONS, PGVECTOR, is_binary
 from ml_udf.postgres.columns import DEPENDENTS, ROW, ColumnFunction
@@ -137,6 +137,7 @@ class Definitions:
         Raises `PostgresError` for names, types and rights, `BadOption` for options, and with `verify` the
         client's errors where the server does not answer or does not know the function.
         """
+        self.check_writable()
         schema, name = self._qualified(asked.name, asked.schema)
         wrapper = Wrapper(
             schema=schema,
@@ -169,6 +170,17 @@ class Definitions:
             return self._create_of_columns(wrapper, info)
         self._create(wrapper, info)
         return wrapper.signature
+
+    def check_writable(self) -> None:
+        """What makes an SQL function behind it changes nothing of the server, where none can be made.
+
+        Raises `ReadOnly`.
+        """
+        if self._backend.setting(b"transaction_read_only") == "on":
+            raise ReadOnly(
+                "an SQL function cannot be made in a read-only transaction",
+                hint="call it on the primary, in a transaction that may write; the server was not asked",
+            )
 
     def _check_may_deploy(self) -> None:
         """A wish changes what the server answers everybody. Raises `PostgresError`."""

@@ -75,8 +75,8 @@ class Scoring:
     def run(self, given: Mapping[str, Any]) -> dict[str, int]:
         """Score a table; `given` are the procedure's arguments by name.
 
-        Raises `InsideTransaction`, `UnknownFunction`, `AlreadyRunning`, those of `resolved` and of
-        `score`; `PostgresError` where the caller may not execute the function.
+        Raises `InsideTransaction`, `ReadOnly`, `UnknownFunction`, `AlreadyRunning`, those of `resolved` and
+        of `score`; `PostgresError` where the caller may not execute the function.
         """
         sql = _Procedure(self._plpy, batches=self._backend.setting(b"ml_udf.batching") == "on")
         try:
@@ -88,6 +88,8 @@ class Scoring:
                 "ml_udf.score_table commits after every batch, so it cannot run inside a transaction",
                 hint="CALL it by itself: outside BEGIN, with autocommit on, not from a function",
             ) from None
+        catalog = PostgresCatalog(sql)
+        catalog.check_writable()
         called = self._called(sql, str(given["function"] or ""), given["server"])
         target = called.target
         options = self._statements.options(target)
@@ -100,7 +102,7 @@ class Scoring:
             output_name=target.binding.output_name,
             on_wait=self._statements.check_interrupts,
         )
-        layout = resolved(PostgresCatalog(sql), request, info, called.returns)
+        layout = resolved(catalog, request, info, called.returns)
         store = PostgresStore(sql, layout, info.version)
         store.check_values(info)
         if given.get("watch"):

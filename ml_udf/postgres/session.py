@@ -269,6 +269,7 @@ class Session:
         for name in ("name", "stages"):
             if given[name] is None:
                 raise PostgresError("22004", f"{name} is NULL", hint=f"{name} => '…'")
+        self._definitions.check_writable()
         function = given["name"]
         told = create_pipeline(
             self._statements.client(server),

@@ -120,6 +120,7 @@ class TrainingVerbs:
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any], server: str) -> dict[str, Any]:
         if given["job"] is None:
             raise PostgresError("22004", "job is NULL", hint="SELECT id FROM ml_udf.jobs")
+        self._definitions.check_writable()
         function = given["function"]
         deployed = calls.deploy(
             given["job"],

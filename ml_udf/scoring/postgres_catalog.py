@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ml_udf.client.answer_type import AnswerKind
+from ml_udf.errors import ReadOnly
 from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import ColumnDef, Source
 from ml_udf.scoring.names import split_name
@@ -94,6 +95,15 @@ class PostgresCatalog:
 
     def __init__(self, sql: Sql) -> None:
         self._sql = sql
+
+    def check_writable(self) -> None:
+        """Find out before rows are asked that their answers cannot be stored. Raises `ReadOnly`.
+
+        A READ ONLY transaction of a primary may write to temporary tables.
+        """
+        (here,) = self._sql.rows("SELECT pg_catalog.pg_is_in_recovery() AS is_standby")
+        if here["is_standby"]:
+            raise ReadOnly("this database is a standby: answers cannot be stored here")
 
     def found(self, name: str) -> Source | None:
         """The table or view that SQL would find by this name. Raises `BadOption` for what is no name."""

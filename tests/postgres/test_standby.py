@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of
-from tests.postgres.scored import make_table
+from tests.postgres.scored import CALL, make_table, refused
 from tests.postgres.standby import caught_up, standby_of
 from tests.postgres.watched import WATCH, wait_until_fresh, worker
 from tests.waiting import wait_until
@@ -83,3 +85,37 @@ def test_watches_are_their_owners_alone_there_too(engine: Engine, standby: Engin
         assert standby.query(STATES) == []
     finally:
         engine.query("DROP ROLE onlooker")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        CALL + ")",
+        WATCH + ")",
+        "SELECT ml_udf.deploy('udf_food_name', job => 1)",
+        "SELECT ml_udf.create_function('food', wants => '{}')",
+        """SELECT ml_udf.create_pipeline('both', '["food", "udf_food_name"]')""",
+    ],
+)
+def test_what_writes_is_refused_there_before_the_server_is_asked(
+    engine: Engine, standby: Engine, fake_server: OipServer, statement: str
+) -> None:
+    make_table(engine, 3)
+    caught_up(engine, standby)
+    fake_server.forget()
+    sqlstate, message = refused(standby, statement)
+    assert sqlstate == "25006"
+    assert "primary" in message
+    assert fake_server.paths == []
+
+
+@pytest.mark.parametrize("asked", [["foodlog", "udf_food_name", "image_path", "--to", "food"], ["--watch"]])
+def test_commands_that_store_answers_say_that_it_is_a_standby(
+    standby: Engine, fake_server: OipServer, asked: list[str]
+) -> None:
+    where = ["--postgres", standby.dsn, "--endpoint", fake_server.url]
+    command = [sys.executable, "-m", "ml_udf.cli", "score", *asked, *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "this database is a standby" in done.stderr
+    assert "target_session_attrs" in done.stderr
