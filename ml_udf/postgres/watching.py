@@ -71,6 +71,8 @@ _MARK = "INSERT INTO ml_udf._marked VALUES ($1::text::integer) ON CONFLICT DO NO
 # In which commits note keys; the worker makes them too, where they are lost.
 _RINGS = "SELECT ml_udf._make_rings() AS made"
 
+_IN_ONE_PLACE = "23505"  # unique_violation
+
 _IN_MODULE = """
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
@@ -124,8 +126,7 @@ class Watching:
         place = layout.places["value"]
         found = next(iter(self._sql.rows(_FOUND, layout.target, place)), None)
         if found is None:
-            (made,) = self._sql.rows(_INSERT, layout.source, layout.target, place, told)
-            watch = int(made["id"])
+            watch = self._insert(layout, told)
         else:
             watch = int(found["id"])
             self._drop_triggers(watch)
@@ -143,6 +144,21 @@ class Watching:
         self._sql.change(LOOK, str(watch))
         self._sql.rows(_NOTIFY)
         return watch
+
+    def _insert(self, layout: Layout, told: str) -> int:
+        """A new watch; its id. One into the same place that the caller cannot see is somebody else's."""
+        try:
+            (made,) = self._sql.rows(_INSERT, layout.source, layout.target, layout.places["value"], told)
+        except self._sql.Error as error:
+            if getattr(error, "sqlstate", None) != _IN_ONE_PLACE:
+                raise
+            raise PostgresError(
+                "42710",
+                f"a watch of another role answers into {layout.title} already",
+                hint="that role, or a superuser, finds it in the view ml_udf.watches and drops it:"
+                " SELECT ml_udf.drop_watch(id)",
+            ) from None
+        return int(made["id"])
 
     def pause(self, watch: int) -> None:
         """Leave its notes until `resume`."""

@@ -227,6 +227,23 @@ def test_a_reader_watches_no_table_of_others_and_holds_up_no_watch_of_theirs(
     engine.query("DROP OWNED BY reader_of_food CASCADE; DROP ROLE reader_of_food")
 
 
+def test_a_place_that_another_roles_watch_has_is_told_with_who_drops_it(engine: Engine) -> None:
+    engine.query("CREATE ROLE cook IN ROLE ml_udf_reader; CREATE ROLE baker IN ROLE ml_udf_reader")
+    engine.query("GRANT CREATE ON SCHEMA public TO cook, baker")
+    make_table(engine, 3)
+    engine.query("ALTER TABLE foodlog OWNER TO cook; SET ROLE cook")
+    engine.query(WATCH + ")")
+    engine.query("RESET ROLE; ALTER TABLE foodlog OWNER TO baker; SET ROLE baker")
+    sqlstate, message = refused(engine, WATCH + ")")
+    assert sqlstate == "42710"
+    assert "a watch of another role answers into foodlog.food already" in message
+    engine.query("RESET ROLE")
+    engine.query(message.partition("drops it: ")[2] + " FROM ml_udf.watches")
+    engine.query("SET ROLE baker")
+    engine.query(WATCH + ")")
+    engine.query("RESET ROLE; DROP OWNED BY cook, baker CASCADE; DROP ROLE cook, baker")
+
+
 def test_keys_of_several_quoted_columns_of_any_type_are_followed(
     engine: Engine, fake_server: OipServer
 ) -> None:
