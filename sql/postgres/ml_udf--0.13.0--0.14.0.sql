@@ -81,6 +81,22 @@ CREATE OR REPLACE VIEW ml_udf.watches WITH (security_invoker = true) AS
 COMMENT ON VIEW ml_udf.watches IS
     'your watches: their state; lag_rows noted, or due in a look at the whole table, and not yet answered (NULL while these are being counted, and on a standby), the oldest lag_s seconds ago; rows answered, and failed with an error; retry_rows hold an error and are tried again';
 
+-- PRIVATE. As pg_partition_tree, which locks each of them: whoever changes or makes any table would wait for whoever
+-- changes a partition of a watched one, and two who do would wait for each other.
+CREATE FUNCTION ml_udf._partitions(root regclass) RETURNS SETOF regclass
+    LANGUAGE sql STABLE PARALLEL SAFE STRICT
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    WITH RECURSIVE part(relid) AS (
+        SELECT root::oid
+        UNION ALL
+        SELECT i.inhrelid FROM part p JOIN pg_inherits i ON i.inhparent = p.relid WHERE NOT i.inhdetachpending
+    )
+    SELECT relid::regclass FROM part
+$function$;
+COMMENT ON FUNCTION ml_udf._partitions(regclass) IS 'a table and all its partitions, none of them locked';
+REVOKE ALL ON FUNCTION ml_udf._partitions(regclass) FROM PUBLIC;
+
 -- PRIVATE. As before, and looks for the answers of rows that have gone with a partition.
 CREATE OR REPLACE FUNCTION ml_udf._after_drop() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -119,8 +135,67 @@ BEGIN
     FROM pg_event_trigger_dropped_objects() d
     JOIN ml_udf._watch w ON starts_with(d.address_names[3], 'ml_udf_note_' || w.id || '_') AND w.target <> w.relation
     WHERE d.classid = 'pg_trigger'::regclass AND NOT d.original AND EXISTS (
-        SELECT FROM pg_partition_tree(w.relation) p JOIN pg_locks l ON l.relation = p.relid
+        SELECT FROM ml_udf._partitions(w.relation) AS p(relid) JOIN pg_locks l ON l.relation = p.relid
         WHERE l.pid = pg_backend_pid() AND l.mode = 'AccessExclusiveLock' AND l.granted
           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()));
+END
+$plpgsql$;
+
+-- PRIVATE. As before, without locks on partitions that nothing is done to.
+CREATE OR REPLACE FUNCTION ml_udf._after_change() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $plpgsql$
+DECLARE
+    found record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM ml_udf._watch) THEN
+        RETURN;
+    END IF;
+    -- The triggers name columns: a write would fail, if one had another name.
+    FOR found IN
+        SELECT w.id, c.oid::regclass AS name, n.name AS was
+        FROM pg_event_trigger_ddl_commands() d JOIN ml_udf._watch w ON d.objid IN (w.relation, w.target)
+        JOIN pg_class c ON c.oid = d.objid,
+        LATERAL (SELECT w.definition ->> 'input' AS name WHERE c.oid = w.relation
+                 UNION ALL SELECT jsonb_array_elements_text(w.definition -> 'key') WHERE c.oid = w.relation
+                 UNION ALL SELECT w.place WHERE c.oid = w.target) n
+        WHERE d.classid = 'pg_class'::regclass AND d.objsubid > 0 AND d.command_tag = 'ALTER TABLE'
+          AND NOT EXISTS (SELECT FROM pg_attribute a
+                          WHERE a.attrelid = c.oid AND a.attname = n.name AND NOT a.attisdropped)
+    LOOP
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('column %I of %s is watched', found.was, found.name),
+            HINT = format('SELECT ml_udf.drop_watch(%s), rename it, and watch again:'
+                ' what was answered stays, and is not asked again', found.id);
+    END LOOP;
+    -- A partition that has come is written by its own name too; one that has gone is no part of the watch.
+    FOR found IN
+        SELECT w.id, p.relid, t.tgname, t.tgfoid,
+               upper(substring(t.tgname FROM '[a-z]+$')) AS event,
+               coalesce(' REFERENCING' || nullif(concat(' OLD TABLE AS ' || t.tgoldtable,
+                                                        ' NEW TABLE AS ' || t.tgnewtable), ''), '') AS tables
+        FROM ml_udf._watch w JOIN pg_class c ON c.oid = w.relation AND c.relkind = 'p'
+        CROSS JOIN LATERAL ml_udf._partitions(w.relation) AS p(relid)
+        JOIN pg_trigger t ON t.tgrelid = w.relation AND starts_with(t.tgname, 'ml_udf_note_' || w.id || '_')
+        WHERE NOT EXISTS (SELECT FROM pg_trigger o WHERE o.tgrelid = p.relid AND o.tgname = t.tgname)
+    LOOP
+        EXECUTE format('CREATE TRIGGER %I AFTER %s ON %s%s FOR EACH STATEMENT EXECUTE FUNCTION %s()',
+            found.tgname, found.event, found.relid, found.tables, found.tgfoid::regproc);
+        EXECUTE format('ALTER TRIGGER %I ON %s DEPENDS ON EXTENSION ml_udf', found.tgname, found.relid);
+        INSERT INTO ml_udf._note (watch, due_at, size, keys) VALUES (found.id, '-infinity', 0, '{}');
+    END LOOP;
+    FOR found IN
+        SELECT w.id, t.tgname, t.tgrelid::regclass AS name
+        FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'p'
+        JOIN ml_udf._watch w ON c.oid IN (SELECT ml_udf._partitions(w.relation))
+        JOIN pg_trigger t ON starts_with(t.tgname, 'ml_udf_note_' || w.id || '_')
+        WHERE d.command_tag = 'ALTER TABLE' AND t.tgrelid <> w.relation
+          AND t.tgrelid NOT IN (SELECT ml_udf._partitions(w.relation))
+    LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', found.tgname, found.name);
+        INSERT INTO ml_udf._note (watch, due_at, size, keys) VALUES (found.id, '-infinity', 0, '{}');
+    END LOOP;
 END
 $plpgsql$;

@@ -301,6 +301,27 @@ def test_partitions_are_followed_by_whatever_name_they_are_written(
         assert wrong_scores(engine) == []
 
 
+def test_who_makes_or_changes_a_table_waits_for_no_partition_of_another_one(engine: Engine) -> None:
+    """Two workers of pg_restore that add keys to partitions would wait for each other, too."""
+    engine.query(
+        """CREATE TABLE foodlog (id int, part int, image_path text, PRIMARY KEY (id, part))
+               PARTITION BY LIST (part);
+           CREATE TABLE log1 PARTITION OF foodlog FOR VALUES IN (1);
+           CREATE TABLE log2 PARTITION OF foodlog FOR VALUES IN (2)"""
+    )
+    engine.query(INTO + ")")
+    other = Engine(engine.dsn)
+    try:
+        other.query("SET lock_timeout = '5s'")
+        engine.query("BEGIN; ALTER TABLE log1 ADD CHECK (id > 0)")
+        other.query("CREATE TABLE elsewhere (id int)")
+        other.query("ALTER TABLE log2 ADD CHECK (id > 0)")
+        other.query("DROP TABLE elsewhere")
+        engine.query("COMMIT")
+    finally:
+        other.close()
+
+
 def test_the_answers_of_a_partition_that_is_dropped_go_too(engine: Engine, fake_server: OipServer) -> None:
     engine.query(
         """CREATE SCHEMA old;
