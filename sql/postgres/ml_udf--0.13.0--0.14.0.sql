@@ -128,8 +128,8 @@ BEGIN
         END LOOP;
         RAISE NOTICE 'watch % is gone with %', gone.id, gone.object_identity;
     END LOOP;
-    -- The catalog tells of what is dropped no longer whose partition it was. Its triggers have the watch's name, and whoever
-    -- drops it has locked its parent, which nobody else's trigger of that name would have him do.
+    -- Of what is dropped the catalog no longer tells whose partition it was. Its triggers have the watch's name, and who
+    -- drops it has locked its parent: a trigger of that name on somebody's own table has nothing looked at.
     INSERT INTO ml_udf._note (watch, due_at, size, keys)
     SELECT DISTINCT w.id, '-infinity'::timestamptz, 0, '{}'::text[]
     FROM pg_event_trigger_dropped_objects() d
@@ -141,7 +141,7 @@ BEGIN
 END
 $plpgsql$;
 
--- PRIVATE. As before, without locks on partitions that nothing is done to.
+-- PRIVATE. As before, and nothing is done to partitions that have been there, nor are they locked.
 CREATE OR REPLACE FUNCTION ml_udf._after_change() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -170,14 +170,18 @@ BEGIN
             HINT = format('SELECT ml_udf.drop_watch(%s), rename it, and watch again:'
                 ' what was answered stays, and is not asked again', found.id);
     END LOOP;
-    -- A partition that has come is written by its own name too; one that has gone is no part of the watch.
+    -- A partition that has come is written by its own name too; one that has gone is no part of the watch. Those that
+    -- this transaction has not brought have their triggers, or get them from a restore that goes on beside it.
     FOR found IN
-        SELECT w.id, p.relid, t.tgname, t.tgfoid,
+        SELECT DISTINCT w.id, p.relid, t.tgname, t.tgfoid,
                upper(substring(t.tgname FROM '[a-z]+$')) AS event,
                coalesce(' REFERENCING' || nullif(concat(' OLD TABLE AS ' || t.tgoldtable,
                                                         ' NEW TABLE AS ' || t.tgnewtable), ''), '') AS tables
         FROM ml_udf._watch w JOIN pg_class c ON c.oid = w.relation AND c.relkind = 'p'
-        CROSS JOIN LATERAL ml_udf._partitions(w.relation) AS p(relid)
+        CROSS JOIN LATERAL ml_udf._partitions(w.relation) AS above(relid)
+        JOIN pg_inherits i ON i.inhparent = above.relid AND NOT i.inhdetachpending
+                          AND age(i.xmin) <= age(pg_current_xact_id()::xid)  -- subtransactions are younger
+        CROSS JOIN LATERAL ml_udf._partitions(i.inhrelid) AS p(relid)
         JOIN pg_trigger t ON t.tgrelid = w.relation AND starts_with(t.tgname, 'ml_udf_note_' || w.id || '_')
         WHERE NOT EXISTS (SELECT FROM pg_trigger o WHERE o.tgrelid = p.relid AND o.tgname = t.tgname)
     LOOP

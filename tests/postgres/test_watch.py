@@ -322,6 +322,48 @@ def test_who_makes_or_changes_a_table_waits_for_no_partition_of_another_one(engi
         other.close()
 
 
+def test_partitions_that_come_within_others_and_savepoints_are_followed(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    engine.query(
+        """CREATE TABLE foodlog (id int, part int, image_path text, PRIMARY KEY (id, part))
+               PARTITION BY LIST (part)"""
+    )
+    engine.query(INTO + ")")
+    engine.query(
+        """BEGIN; SAVEPOINT s;
+           CREATE TABLE log1 (id int, part int, image_path text, PRIMARY KEY (id, part))
+               PARTITION BY LIST (id);
+           CREATE TABLE log2 PARTITION OF log1 DEFAULT; RELEASE s;
+           SAVEPOINT t; ALTER TABLE foodlog ATTACH PARTITION log1 FOR VALUES IN (1);
+           CREATE TABLE log3 PARTITION OF log1 FOR VALUES IN (3); RELEASE t; COMMIT"""
+    )
+    with worker(engine, fake_server):
+        wait_until_fresh(engine)
+        engine.query("INSERT INTO log2 VALUES (2, 1, '/2'); INSERT INTO log3 VALUES (3, 1, '/3')")
+        wait_until_fresh(engine)
+        assert engine.value("SELECT count(*) FROM scores") == 2
+        assert wrong_scores(engine) == []
+
+
+def test_a_change_leaves_triggers_of_partitions_to_a_restore_that_goes_on(engine: Engine) -> None:
+    """A parallel one adds keys while it makes triggers: who makes them first would fail the other."""
+    engine.query(
+        """CREATE TABLE foodlog (id int, part int, image_path text, PRIMARY KEY (id, part))
+               PARTITION BY LIST (part);
+           CREATE TABLE log1 PARTITION OF foodlog DEFAULT"""
+    )
+    engine.query(INTO + ")")
+    made = "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'log1'::regclass"
+    triggers = engine.query(made)
+    for name, _ in triggers:
+        engine.query(f"DROP TRIGGER {name} ON log1")
+    engine.query("ALTER TABLE foodlog ADD CHECK (id > 0)")
+    for _, trigger in triggers:
+        engine.query(trigger)
+    assert engine.query(made) == triggers
+
+
 def test_the_answers_of_a_partition_that_is_dropped_go_too(engine: Engine, fake_server: OipServer) -> None:
     engine.query(
         """CREATE SCHEMA old;
