@@ -5,6 +5,7 @@ six numbers and two texts. Rounds in turn so that the machine's mood falls on al
     bare loop        estimator.predict on frames of 65,536 rows, which are there already: the ceiling
     duckdb, arrow    a Python function of DuckDB's own (type="arrow") that runs the estimator in the process
     duckdb           SELECT avg(udf(…)) FROM rows, through an inference server
+    duckdb, local:   the same in DuckDB's own process, without a server
     plpython by row  the same model by ONNX Runtime in the backend, one row at a time
     postgres         SELECT avg(udf(…)) FROM rows on PostgreSQL: plain SQL through the plan node
 Beside the rates: what each process of ours used of the processor for a row.
@@ -146,8 +147,11 @@ def in_duckdb(
 
     con.create_function("own", predict, None, "DOUBLE", type=ARROW)  # of as many arguments as there are
     stack.callback(ml_udf.duckdb.register(con, server.url, functions=[FUNCTION]).close)
+    here = duckdb.connect()
+    here.execute("CREATE TABLE rows AS SELECT * FROM frame")
+    stack.callback(ml_udf.duckdb.register(here, f"local:{server.home}", functions=[FUNCTION]).close)
 
-    def ask(function: str) -> Callable[[], float]:
+    def ask(con: duckdb.DuckDBPyConnection, function: str) -> Callable[[], float]:
         query = f"SELECT avg({function}({', '.join(names)})) FROM rows"
 
         def asked() -> float:
@@ -159,8 +163,13 @@ def in_duckdb(
 
     groups = {"this process": [os.getpid()], "server": [server.pid], "worker": server.worker_pids()}
     return [
-        Contender(Series("duckdb, arrow", len(frame)), ask("own")),
-        Contender(Series("duckdb", len(frame)), ask(FUNCTION), groups),
+        Contender(Series("duckdb, arrow", len(frame)), ask(con, "own")),
+        Contender(Series("duckdb", len(frame)), ask(con, FUNCTION), groups),
+        Contender(
+            Series("duckdb, local:", len(frame)),
+            ask(here, FUNCTION),
+            {"this process": groups["this process"]},
+        ),
     ]
 
 
@@ -240,7 +249,11 @@ def report(name: str, contenders: list[Contender]) -> dict[str, Any]:
     by_name = {contender.series.name: contender.series for contender in contenders}
     every = list(by_name.values())
     print_series(f"SQL with a model of tables: {name}", every, against=every[0])
-    pairs = [("duckdb", "duckdb, arrow"), ("postgres", "plpython by row")]
+    pairs = [
+        ("duckdb", "duckdb, arrow"),
+        ("duckdb, local:", "duckdb, arrow"),
+        ("postgres", "plpython by row"),
+    ]
     ratios = {
         f"{ours} / {theirs}": ratio(by_name[ours], by_name[theirs])
         for ours, theirs in pairs
