@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +16,7 @@ __all__ = [
     "check_dsn",
     "console",
     "fail",
+    "has_edge",
     "note",
     "token_of",
 ]
@@ -22,9 +24,24 @@ __all__ = [
 INTERRUPTED = 130
 """The status after Ctrl-C: 128 + SIGINT, as of every program that the shell ran."""
 
-# What is in brackets or between colons is text: a value, a row of a table, an error's code.
-console = Console(markup=False, emoji=False)
-_errors = Console(stderr=True, markup=False, emoji=False)
+_WIDE = 1_000_000
+
+
+def _console(*, stderr: bool) -> Console:
+    # What is in brackets or between colons is text: a value, a row of a table, an error's code.
+    made = Console(stderr=stderr, markup=False, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _WIDE  # a file and a program have no edge to cut values or break lines at
+    return made
+
+
+console = _console(stderr=False)
+_errors = _console(stderr=True)
+
+
+def has_edge(of: Console) -> bool:
+    """Whether lines must keep within a width."""
+    return of.width < _WIDE
 
 
 def token_of(token_file: Path | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ml_udf.cli.console import console, fail
+from ml_udf.cli.console import console, fail, has_edge
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.training import TrainingCalls
 
@@ -45,7 +45,7 @@ def jobs(
         if watch:
             watch_jobs(calls, wanted, console)
         else:
-            console.print(_table(calls, wanted))
+            console.print(_table(calls, wanted, console))
 
 
 def _tell(calls: TrainingCalls, job: int, verbs: Sequence[str], budget: str | None) -> None:
@@ -60,18 +60,18 @@ def watch_jobs(calls: TrainingCalls, wanted: Sequence[int] | None, to: Console) 
     """Show the jobs of these numbers (None = all) as they go, until none of them runs."""
     from rich.live import Live
 
-    with Live(_table(calls, wanted), console=to, refresh_per_second=4) as live:
+    with Live(_table(calls, wanted, to), console=to, refresh_per_second=4) as live:
         while any(found["state"] == "running" for found in _found(calls, wanted)):
             time.sleep(0.5)
-            live.update(_table(calls, wanted))
-        live.update(_table(calls, wanted))
+            live.update(_table(calls, wanted, to))
+        live.update(_table(calls, wanted, to))
 
 
 def _found(calls: TrainingCalls, wanted: Sequence[int] | None) -> list[dict[str, Any]]:
     return calls.jobs() if wanted is None else [calls.job(number) for number in wanted]
 
 
-def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+def _table(calls: TrainingCalls, wanted: Sequence[int] | None, to: Console) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -94,13 +94,14 @@ def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: 
                 end_section=place == len(found["studies"]) - 1,
             )
     wanted = wanted or ()
-    return Group(table, *(_trials(calls, number, max(2, _TRIALS_SHOWN // len(wanted))) for number in wanted))
+    most = max(2, _TRIALS_SHOWN // max(1, len(wanted)))
+    return Group(table, *(_trials(calls, number, most, to) for number in wanted))
 
 
-def _trials(calls: TrainingCalls, job: int, most: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+def _trials(calls: TrainingCalls, job: int, most: int, to: Console) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.table import Table
 
-    table = Table("trial", "state", "epochs", "score", "best", "from", box=None, expand=True)
+    table = Table("trial", "state", "epochs", "score", "best", "from", box=None, expand=has_edge(to))
     table.add_column("knobs", no_wrap=True, overflow="ellipsis", ratio=1)  # what the others leave
     latest = sorted(calls.trials(job), key=lambda trial: (trial["state"] != "running", -trial["trial"]))
     for trial in latest[:most]:

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ml_udf.duckdb.rewrite import Rewrite
 
 __all__ = ["sql"]
+
+_WHOLE: Literal["fold"] = "fold"  # a word that is wider than its column goes on in the next line
 
 
 class Format(StrEnum):
@@ -156,14 +158,14 @@ def _keyed_by_text(value: object) -> object:
 
 def _print_table(columns: list[str], rows: list[list[str]]) -> None:
     """A line for each row; one for each value where not even the columns' names fit beside each other."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     if sum(len(column) + 3 for column in columns) < console.width:
-        table = Table(*columns)
+        table = Table(*(Column(column, overflow=_WHOLE) for column in columns))
         for row in rows:
             table.add_row(*row)
     else:
-        table = Table(show_header=False)
+        table = Table(Column(overflow=_WHOLE), Column(overflow=_WHOLE), show_header=False)
         for row in rows:
             for column, value in zip(columns, row, strict=True):
                 table.add_row(column, value)

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 import ml_udf.duckdb
 from ml_udf.cli.app import app
+from ml_udf.cli.console import _console as console_of
+from ml_udf.cli.console import console, has_edge
 from ml_udf.client import Client, Options
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
@@ -57,3 +59,20 @@ def test_what_fails_after_begin_is_told():
 
 def test_no_number_of_rows_is_negative():
     assert CliRunner().invoke(app, ["sql", "--max-rows", "-1", "SELECT 1"]).exit_code == 2
+
+
+def test_what_goes_to_a_file_or_a_program_has_no_edge(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    made = console_of(stderr=False)
+    with made.capture() as caught:
+        made.print("word " * 100)
+    assert len(caught.get().splitlines()) == 1
+    assert not has_edge(made)
+
+
+@pytest.mark.parametrize("columns", ["x AS a, x AS b", "x AS a, 1 AS a_very_long_name, 2 AS another"])
+def test_no_value_is_cut_at_the_edge(columns: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(console, "_width", 30)
+    told = printed(f"SELECT {columns} FROM (SELECT repeat('x', 100) AS x)")
+    assert told.count("x") in (100, 200)
+    assert has_edge(console)
