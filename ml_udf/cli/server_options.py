@@ -100,7 +100,13 @@ def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_server(**given: Any) -> None:  # noqa: ANN401  # options of any type
         server = ServerOptions(**{item.name: given.pop(item.name) for item in fields(ServerOptions)})
-        command(server=server, **given)
+        try:
+            command(server=server, **given)
+        except KeyError as lacks:  # of a reply: nothing else here is looked up by names that others choose
+            fail(
+                f"what answers at {server.endpoint} lacks {lacks} in its answer",
+                "is it an ml_udf server, and of this version? ml-udf doctor says what it is",
+            )
 
     own = [
         each
