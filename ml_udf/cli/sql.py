@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
+import math
+import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["sql"]
 
 _WHOLE: Literal["fold"] = "fold"  # a word that is wider than its column goes on in the next line
+
+_QUOTED = re.compile(r'[",\r\n]|^\s|\s$')
+_ESCAPED = b"\"'\\"  # of what is printable
 
 
 class Format(StrEnum):
@@ -114,17 +118,14 @@ def _show(told: Rewrite) -> None:
 def _print(con: Any, form: Format, max_rows: int) -> None:  # noqa: ANN401  # a DuckDBPyConnection; imported late
     columns = [column[0] for column in con.description]
     if form is Format.CSV:
-        writer = csv.writer(sys.stdout)
-        writer.writerow(columns)
+        sys.stdout.write(_csv_line(columns))
         while rows := con.fetchmany(10_000):
-            writer.writerows(rows)
+            sys.stdout.writelines(map(_csv_line, rows))
     elif form is Format.JSON:
         names = _told_apart(columns)
         while rows := con.fetchmany(10_000):
             for row in rows:
-                sys.stdout.write(
-                    json.dumps(_keyed_by_text(dict(zip(names, row, strict=True))), default=str) + "\n"
-                )
+                sys.stdout.write(_json(dict(zip(names, row, strict=True))) + "\n")
     else:
         rows = con.fetchmany(max_rows + 1)
         _print_table(
@@ -146,14 +147,44 @@ def _told_apart(columns: Sequence[str]) -> list[str]:
     return names
 
 
-def _keyed_by_text(value: object) -> object:
-    """The same with texts for keys: a MAP may have others, which JSON has not."""
+def _csv_line(row: Sequence[object]) -> str:
+    r"""A line as both engines read it: NULL is nothing, an empty text "", and a lone NULL no empty line."""
+    line = ",".join(map(_csv_field, row))
+    return (line or '""') + "\r\n"
+
+
+def _csv_field(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = _json(value) if isinstance(value, dict | list | tuple) else _text(value)
+    return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text
+
+
+def _text(value: object) -> str:
+    """Bytes as DuckDB writes and reads them."""
+    if not isinstance(value, bytes):
+        return str(value)
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in _ESCAPED else f"\\x{byte:02X}" for byte in value
+    )
+
+
+def _json(value: object) -> str:
+    return json.dumps(_plain(value), default=_text)
+
+
+def _plain(value: object) -> object:
+    """The same as JSON has it: keys that are texts (a MAP may have others), no numbers that are none."""
     if isinstance(value, dict):
         return {
-            key if isinstance(key, str | int | float | None) else str(key): _keyed_by_text(each)
+            key if isinstance(key, str | int | None) else str(key): _plain(each)
             for key, each in value.items()
         }
-    return [_keyed_by_text(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _print_table(columns: list[str], rows: list[list[str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -76,3 +77,39 @@ def test_no_value_is_cut_at_the_edge(columns: str, monkeypatch: pytest.MonkeyPat
     told = printed(f"SELECT {columns} FROM (SELECT repeat('x', 100) AS x)")
     assert told.count("x") in (100, 200)
     assert has_edge(console)
+
+
+def test_csv_comes_back_as_it_was(tmp_path: Path):
+    values = r"""
+        SELECT NULL::VARCHAR AS a, '' AS b, 'x,"y"' || chr(10) || 'é' AS c,
+            '\xAA''"\x5Cb\x00'::BLOB AS d, true AS e, ' ' AS f
+        UNION ALL SELECT 'z', NULL, NULL, ''::BLOB, NULL, 'NULL'
+    """
+    file = tmp_path / "told.csv"
+    file.write_bytes(printed("--format", "csv", values).encode())
+    shape = "columns => {a: 'VARCHAR', b: 'VARCHAR', c: 'VARCHAR', d: 'BLOB', e: 'BOOLEAN', f: 'VARCHAR'}"
+    shown = f"read_csv('{file}', header => true, allow_quoted_nulls => false, {shape})"
+    with duckdb.connect() as con:
+        assert con.execute(f"FROM {shown}").fetchall() == con.execute(values).fetchall()
+
+
+def test_csv_has_lists_and_structs_as_json_and_a_lone_null_as_a_row():
+    assert printed("--format", "csv", "SELECT [1, NULL] AS a, {'b': NULL, 'c': true} AS d").splitlines() == [
+        "a,d",
+        '"[1, null]","{""b"": null, ""c"": true}"',
+    ]
+    assert printed("--format", "csv", "SELECT NULL AS a").splitlines() == ["a", '""']
+
+
+def test_json_has_nothing_that_json_has_not():
+    def refuse(word: str) -> None:
+        pytest.fail(f"{word} is not JSON")
+
+    query = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1] AS b, '-inf'::FLOAT AS c, '\\xC3\\xA9'::BLOB AS d"
+    told = printed("--format", "json", query)
+    assert json.loads(told, parse_constant=refuse) == {
+        "a": "NaN",
+        "b": ["Infinity", 1.0],
+        "c": "-Infinity",
+        "d": "\\xC3\\xA9",
+    }
