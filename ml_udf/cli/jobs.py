@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,8 @@ from ml_udf.training import TrainingCalls
 __all__ = ["jobs", "watch_jobs"]
 
 _TRIALS_SHOWN = 8
+_LOOK_S = 0.5
+_LOG_S = 5.0  # between lines of a log, so that hours of training leave one that can be read
 
 
 @asks_a_server
@@ -60,11 +64,44 @@ def watch_jobs(calls: TrainingCalls, wanted: Sequence[int] | None, to: Console) 
     """Show the jobs of these numbers (None = all) as they go, until none of them runs."""
     from rich.live import Live
 
+    if not to.is_terminal:  # where nothing can be drawn anew
+        _log_jobs(calls, wanted, to)
+        to.print(_table(calls, wanted, to))
+        return
     with Live(_table(calls, wanted, to), console=to, refresh_per_second=4) as live:
         while any(found["state"] == "running" for found in _found(calls, wanted)):
-            time.sleep(0.5)
+            time.sleep(_LOOK_S)
             live.update(_table(calls, wanted, to))
         live.update(_table(calls, wanted, to))
+
+
+def _log_jobs(calls: TrainingCalls, wanted: Sequence[int] | None, to: Console) -> None:
+    """A line of each study that has gone on, and of each job that has ended, until none of them runs."""
+    said: dict[str, str] = {}
+    said_s = -math.inf
+    while True:
+        found = _found(calls, wanted)
+        over = not any(job["state"] == "running" for job in found)
+        if over or time.monotonic() - said_s >= _LOG_S:
+            lines = {key: line for job in found for key, line in _lines(job).items()}
+            for key, line in lines.items():
+                if said.get(key) != line:
+                    to.print(f"{datetime.now():%H:%M:%S}  {line}", highlight=False)
+            said, said_s = lines, time.monotonic()
+        if over:
+            return
+        time.sleep(_LOOK_S)
+
+
+def _lines(job: dict[str, Any]) -> dict[str, str]:
+    name = f"job {job['id']}, {job['dataset']}"
+    lines = {name: f"{name}: {job['state']}"}
+    for model, study in job["studies"].items():
+        best = "" if study["best_score"] is None else f", best {_score(study['best_score'])}"
+        lines[f"{name}, {model}"] = (
+            f"{name}, {model}: {_epochs(study)} epochs, {study['trials']} trials{best}"
+        )
+    return lines
 
 
 def _found(calls: TrainingCalls, wanted: Sequence[int] | None) -> list[dict[str, Any]]:

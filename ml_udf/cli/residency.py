@@ -14,6 +14,7 @@ from ml_udf.client import Client
 
 __all__ = ["residency"]
 
+_LOOK_S = 0.5
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -40,10 +41,24 @@ def residency(
 def _watch(client: Client, events: int) -> None:
     from rich.live import Live
 
+    if not console.is_terminal:  # where nothing can be drawn anew
+        _log(client, events)
     with Live(_shown(client.get("/v1/residency"), events), console=console, refresh_per_second=4) as live:
         while True:
-            time.sleep(0.5)
+            time.sleep(_LOOK_S)
             live.update(_shown(client.get("/v1/residency"), events))
+
+
+def _log(client: Client, events: int) -> None:
+    """All of it once, then each move as it comes."""
+    told = client.get("/v1/residency")
+    console.print(_shown(told, events))
+    while True:
+        known = told["residency_events"]
+        time.sleep(_LOOK_S)
+        told = client.get("/v1/residency")
+        if new := [event for event in told["residency_events"] if event not in known]:
+            console.print(_events(new[::-1], header=False))  # the newest comes last in a log
 
 
 def _shown(told: dict[str, Any], events: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
@@ -105,10 +120,11 @@ def _models(rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich render
     return table
 
 
-def _events(events: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+def _events(events: list[dict[str, Any]], *, header: bool = True) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.table import Table
 
-    table = Table("at", "worker", "", "model", "reason", "outcome", "ms", box=None)
+    names = ("at", "worker", "", "model", "reason", "outcome", "ms")
+    table = Table(*names, box=None, show_header=header)
     for event in events:
         table.add_row(
             _clock(event["at"]),

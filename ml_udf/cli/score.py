@@ -33,6 +33,7 @@ __all__ = ["score"]
 
 LANES = 2
 _RECONNECT_S = 0.5
+_LOG_S = 10.0  # between lines where there is no terminal
 _DUCKDB = {"checkpoint_threshold": "256MB"}  # each writes the file's last part anew, up to 122,880 rows
 _GO_ON = "what was stored stays; run the same command again to go on"
 
@@ -263,6 +264,9 @@ def _reconnecting(
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[ScoreProgress], None]]:
+    if not console.is_terminal:  # where no bar can be drawn anew
+        yield _log()
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = [
@@ -285,6 +289,23 @@ def _bar() -> Iterator[Callable[[ScoreProgress], None]]:
             )
 
         yield show
+
+
+def _log() -> Callable[[ScoreProgress], None]:
+    """Says how far it is: a line now and then, so that a night's run leaves a log that can be read."""
+    due_s = time.monotonic() + _LOG_S
+
+    def show(so_far: ScoreProgress) -> None:
+        nonlocal due_s
+        if time.monotonic() < due_s:
+            return
+        due_s = time.monotonic() + _LOG_S
+        of = max(so_far.due, so_far.stored)
+        console.print(
+            f"{so_far.stored:,} of {of:,} rows scored, {so_far.rows_per_s:,.0f} rows/s", highlight=False
+        )
+
+    return show
 
 
 def _tell(so_far: ScoreProgress) -> None:

@@ -56,14 +56,17 @@ def train_actor_command(
         return Lesson(ensemble, times_s, slo_s, _SIZES[-1], _SIZES)
 
     def heard(update: int, regret: float) -> None:
-        console.print(f"update {update + 1} of {updates}: {1 - regret:.1%} right and in time", end="\r")
+        told = f"update {update + 1} of {updates}: {1 - regret:.1%} right and in time"
+        console.print(told, end="\r" if console.is_terminal else "\n")
 
     network = train_actor(lesson, updates=updates, seed=seed, heard=heard)
     try:
         out.write_text(json.dumps(network.to_json()))
     except OSError as exc:
         fail(f"{out} cannot be written: {exc.strerror}")
-    console.print(f'\nwritten: {out}; PUT it as \'actor\', with "select": "actor_critic"')
+    if console.is_terminal:
+        console.print()
+    console.print(f'written: {out}; PUT it as \'actor\', with "select": "actor_critic"')
 
 
 def _known(home: Path, function: str) -> tuple[Ensemble, float]:

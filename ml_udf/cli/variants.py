@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import console, fail
+from ml_udf.cli.console import console, fail, note
 from ml_udf.cli.server_options import ServerOptions, asks_a_server
 from ml_udf.client import Client
 
@@ -72,6 +72,7 @@ def variants(
 def _waited_for(client: Client, model: str, wanted: set[str]) -> dict[str, str]:
     """What failed of those wanted, and why, once none is under way."""
     began = time.time()
+    said = ""
     with console.status(f"making {', '.join(sorted(wanted))} of {model}") as status:
         while True:
             told = client.get(f"/v1/variants?model={model}")
@@ -79,10 +80,12 @@ def _waited_for(client: Client, model: str, wanted: set[str]) -> dict[str, str]:
             if not mine:
                 break
             current = mine[0]
-            status.update(
-                f"{current['variant']}: {current['state']} · {len(mine)} of {len(wanted)} left · "
-                f"{time.time() - began:.0f} s"
-            )
+            left = f"{current['variant']}: {current['state']} · {len(mine)} of {len(wanted)} left"
+            if console.is_terminal:
+                status.update(f"{left} · {time.time() - began:.0f} s")
+            elif left != said:  # no status is drawn there
+                note(left)
+                said = left
             time.sleep(_LOOK_S)
     made = {each["variant"]: each["measured_at"] for each in told["variants"]}
     return {

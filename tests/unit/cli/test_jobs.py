@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from ml_udf.cli import jobs
 from ml_udf.cli.jobs import watch_jobs
 from ml_udf.training import TrainingCalls
 
@@ -41,3 +42,18 @@ def test_the_trials_take_no_more_room_than_there_is(width: int):
     watch_jobs(cast(TrainingCalls, FakeCalls()), [7], to)
     assert "width 0.25" in told(to)
     assert max(map(len, told(to).splitlines())) <= 120
+
+
+def test_where_nothing_can_be_drawn_anew_each_step_is_a_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jobs, "_LOG_S", 0.0)
+    monkeypatch.setattr(jobs, "_LOOK_S", 0.001)
+    to = Console(file=io.StringIO(), width=200)
+    watch_jobs(cast(TrainingCalls, FakeCalls()), [7], to)
+    lines = [line.partition("  ")[2] for line in told(to).splitlines()]
+    assert lines[:5] == [
+        "job 7, food: running",
+        "job 7, food, m: 1/3 epochs, 1 trials, best 0.100",
+        "job 7, food, m: 2/3 epochs, 1 trials, best 0.200",
+        "job 7, food: done",
+        "job 7, food, m: 3/3 epochs, 1 trials, best 0.300",
+    ]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ml_udf.cli import server_options
+from ml_udf.cli import residency, server_options
 from ml_udf.cli.app import app
-from ml_udf.cli.console import console
+from ml_udf.cli.console import INTERRUPTED, console
 
 AT = "2026-11-22T12:00:00.000+00:00"
 TOLD: dict[str, Any] = {
@@ -117,3 +117,24 @@ def test_of_local_it_says_where_to_look() -> None:
     assert ended.exit_code == 1
     assert "local: holds models in the process that asks for rows" in ended.output
     assert "SELECT * FROM ml_udf.residency" in ended.output
+
+
+def test_where_nothing_can_be_drawn_anew_each_move_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    last, first = TOLD["residency_events"][:2]
+
+    class MovingClient(FakeClient):
+        def __init__(self) -> None:
+            self.left = [[first], [last, first], [last, first]]
+
+        def get(self, path: str) -> dict[str, Any]:
+            if not self.left:
+                raise KeyboardInterrupt
+            return {**TOLD, "residency_events": self.left.pop(0)}
+
+    monkeypatch.setattr(server_options, "Client", lambda *_, **__: MovingClient())
+    monkeypatch.setattr(residency, "_LOOK_S", 0.001)
+    monkeypatch.setattr(console, "_width", 160)
+    ended = CliRunner().invoke(app, ["residency", "--watch"])
+    assert ended.exit_code == INTERRUPTED, ended.output
+    assert ended.output.count(first["model"] + " ") == 1
+    assert last["model"] in ended.output.splitlines()[-1]
