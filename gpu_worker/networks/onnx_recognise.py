@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,9 @@ def _free(found: _Found, given: Any, axis: int, size: tuple[int, int]) -> None: 
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
-    reason = _answers_each_alone(model, size, axis, int(shape[axis] or 3))
+    channels = int(shape[axis] or 3)
+    picture = (channels, *size) if axis == 1 else (*size, channels)
+    reason = _answers_each_alone(model, lambda given: _noise(given.type, (_TRIED_ROWS, *picture)), "picture")
     if not reason:
         found.model, found.is_changed = model, True
         found.guesses.append(
@@ -175,27 +177,40 @@ def _free(found: _Found, given: Any, axis: int, size: tuple[int, int]) -> None: 
         found.guesses.append(f"the graph takes {shape[0]} pictures a pass and no other number: so it is run")
 
 
-def _answers_each_alone(model: Any, size: tuple[int, int], axis: int, channels: int) -> str:  # noqa: ANN401  # a ModelProto
-    """ "" where three rows together are answered as each of them alone; else why not."""
+def _answers_each_alone(model: Any, noise: Callable[[Any], Any], row: str) -> str:  # noqa: ANN401  # a ModelProto
+    """ "" where three rows together are answered as each of them alone; else why not.
+
+    noise: three rows for an input of a session. row: what one is called.
+    """
     from gpu_worker.networks.onnx_network import first_passes
 
     session = _session(model)
-    given = session.get_inputs()[0]
-    shape = (channels, *size) if axis == 1 else (*size, channels)
-    rows = _noise(given.type, (_TRIED_ROWS, *shape))
+    feed = {str(given.name): noise(given) for given in session.get_inputs()}
+    each_alone = [{name: rows[at : at + 1] for name, rows in feed.items()} for at in range(_TRIED_ROWS)]
     try:
         with first_passes("the graph") as options:
-            together = session.run(None, {given.name: rows}, options)
-            alone = [session.run(None, {given.name: rows[at : at + 1]}, options) for at in range(_TRIED_ROWS)]
+            together = [_values(answer) for answer in session.run(None, feed, options)]
+            alone = [[*map(_values, session.run(None, one, options))] for one in each_alone]
     except ModelUnusable as exc:
         return first_line(exc)
     for place, whole in enumerate(together):
         parts = [each[place] for each in alone]
         if any(np.ndim(part) < 1 or len(part) != 1 for part in parts) or len(whole) != _TRIED_ROWS:
-            return f"output {place} does not have a line for each picture"
-        if not np.allclose(np.concatenate(parts), whole, atol=_MOST_SAME, rtol=_MOST_SAME, equal_nan=True):
-            return "pictures change each other's answers"
+            return f"output {place} does not have a line for each {row}"
+        if not _same(np.concatenate(parts), whole):
+            return f"{row}s change each other's answers"
     return ""
+
+
+def _values(answer: Any) -> Any:  # noqa: ANN401  # an output → an array
+    """Of ZipMap, which answers dictionaries, their values."""
+    return np.array([[*row.values()] for row in answer]) if isinstance(answer, list) else answer
+
+
+def _same(some: Any, others: Any) -> bool:  # noqa: ANN401  # arrays
+    if np.asarray(some).dtype.kind in "OUS":
+        return bool(np.array_equal(some, others))
+    return bool(np.allclose(some, others, atol=_MOST_SAME, rtol=_MOST_SAME, equal_nan=True))
 
 
 def _noise_answers(found: _Found, size: tuple[int, int], axis: int) -> dict[str, Any]:
@@ -396,6 +411,7 @@ def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
     columns = said_input.get("columns")
     if not is_text and columns is None:
         columns = _columns(found, inputs, kinds)
+    _free_rows(found, inputs)
     session = _session(found.model)
     outputs = dict(wishes.get("outputs") or {})
     task = str(wishes.get("task") or "")
@@ -407,10 +423,10 @@ def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
             if output.name in (outputs.get("scores"), *_PROBABILITIES)
         ),
         "",
-    )
+    ) or _scores_by_shape(found, session, task)
     if not task:
         task = "tabular-classification" if scores or classes else "tabular-regression"
-        found.guesses.append(f"task: {task}, by the names of its outputs; --task says another")
+        found.guesses.append(f"task: {task}, by its outputs; --task says another")
     reads = task_named(task).reads
     if reads == "scores":
         classes = classes or _labels(found, session, scores)
@@ -436,6 +452,51 @@ def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
     if said_input.get("preprocess"):
         manifest["input"]["preprocess"] = said_input["preprocess"]
     return manifest
+
+
+def _free_rows(found: _Found, inputs: Sequence[Any]) -> None:
+    """Makes a batch that the graph has fixed free. Raises `ModelUnusable` where it is not right so."""
+    fixed = next((shape[0] for each in inputs if (shape := _shape(each)) and shape[0]), None)
+    if fixed is None:
+        return
+    model = type(found.model)()
+    model.CopyFrom(found.model)
+    names = {each.name for each in inputs}
+    for value in (*(each for each in model.graph.input if each.name in names), *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if dims:
+            dims[0].dim_param = "rows"
+    del model.graph.value_info[:]
+    reason = _answers_each_alone(model, lambda given: _noise_column(given)[:_TRIED_ROWS], "row")
+    if reason:
+        raise ModelUnusable(
+            f"{found.path} takes {fixed} rows a pass and no other number: {reason}; export it with a free "
+            "batch (torch.onnx.export(…, dynamic_axes=…))"
+        )
+    found.model, found.is_changed = model, True
+    found.guesses.append(f"the graph declares {fixed} rows, and answers any number: so it is stored")
+
+
+def _scores_by_shape(found: _Found, session: Any, task: str) -> str:  # noqa: ANN401  # a session
+    """The output that has several classes' numbers a row, best after a softmax or sigmoid; "" where none has.
+
+    Where nobody said that the task has classes, only one that comes of these.
+    """
+    if task and task_named(task).reads != "scores":
+        return ""
+    wide = [
+        str(output.name)
+        for output in session.get_outputs()
+        if output.type in ("tensor(float)", "tensor(double)", "tensor(float16)")
+        and len(output.shape) == 2
+        and isinstance(output.shape[1], int)
+        and output.shape[1] > 1
+    ]
+    likely = [name for name in wide if _end_of(found.model, name) in ("Softmax", "Sigmoid")]
+    candidates = likely or (wide if task else [])
+    if candidates and len(wide) > 1:
+        found.guesses.append(f"outputs.scores: {candidates[0]}, of {', '.join(wide)}; --output scores=NAME")
+    return candidates[0] if candidates else ""
 
 
 def _kind(found: _Found, given: Any) -> str:  # noqa: ANN401  # a ValueInfoProto
@@ -571,10 +632,7 @@ def _answers_to_noise(found: _Found, session: Any) -> dict[str, Any] | None:  # 
         told = _answered(found, feed, "shown rows of noise")
     except ModelUnusable:
         return None
-    return {  # of ZipMap, which answers dictionaries, their values
-        name: np.array([[*row.values()] for row in answer]) if isinstance(answer, list) else answer
-        for name, answer in told.items()
-    }
+    return {name: _values(answer) for name, answer in told.items()}
 
 
 def _noise_column(given: Any) -> Any:  # noqa: ANN401  # an input of a session → an array

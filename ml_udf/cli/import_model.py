@@ -142,12 +142,17 @@ def import_model(
     with tempfile.TemporaryDirectory(prefix="ml-udf-import-") as home:
         folder = Path(home) / "models" / _TRIED_MODEL / "1"  # as `local:` has a model
         folder.mkdir(parents=True)
+        guesses: Sequence[str] = ()
         try:
             found = recognised(path, wishes)
+            guesses = found.guesses
             manifest = staged(found, model, folder)
             told = checked(manifest, found)
         except WorkerError as exc:
-            fail(str(exc).replace(f"{folder}{os.sep}", ""))  # which nobody else will ever see
+            said = (
+                str(exc).replace(f"{folder}{os.sep}", "").replace(str(folder), str(path))
+            )  # it will be gone
+            fail(said, "\n  ".join(f"guessed: {guess}" for guess in guesses))
         content = manifest.to_json()
         _show(content, found.guesses)
         if told.difference is None:

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from ml_udf.cli.app import app
-from tests.unit.gpu_worker.test_onnx_as_people_have_it import mean_of_channels
+from tests.unit.gpu_worker.test_onnx_as_people_have_it import mean_of_channels, numbers_of_a_row
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,16 @@ def test_an_option_that_means_nothing_is_named(tmp_path: Path, options: list[str
     assert not isinstance(found.exception, ValueError | KeyError | TypeError)
     assert said in " ".join(found.output.split())
     assert "ml-udf-import-" not in found.output  # a folder that is gone by then
+
+
+def test_what_was_guessed_stands_beside_what_cannot_be_served(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(numbers_of_a_row(outputs=("l",)).SerializeToString())
+    found = CliRunner().invoke(app, ["import", str(path), "--dry-run"])
+    assert found.exit_code == 1
+    said = " ".join(found.output.split())
+    assert f"the model in {path} gives 4 values a row" in said
+    assert "guessed: task: tabular-regression, by its outputs; --task says another" in said
 
 
 def test_a_model_is_tried_before_it_is_registered(tmp_path: Path) -> None:

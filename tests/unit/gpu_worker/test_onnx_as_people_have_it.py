@@ -455,6 +455,56 @@ def test_logits_become_probabilities_and_one_number_is_the_second_of_two_classes
     assert len({tuple(row) for row in scores.round(4).tolist()}) > 5, "rows differ"
 
 
+def numbers_of_a_row(
+    *, batch: str | int = "n", outputs: Sequence[str] = ("p",), dtype: int = TensorProto.FLOAT, axis: int = 1
+) -> onnx.ModelProto:
+    """Three numbers times a matrix [3, 4], `l`, and the softmax of that, `p`."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["l"]),
+            helper.make_node("Softmax", ["l"], ["p"], axis=axis),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", dtype, [batch, 3])],
+        [helper.make_tensor_value_info(name, dtype, [batch, 4]) for name in outputs],
+        [numpy_helper.from_array(WEIGHTS.astype(helper.tensor_dtype_to_np_dtype(dtype)), "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+ROWS_OF_NUMBERS = np.random.default_rng(5).normal(size=(5, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("batch", ["n", 1, 8])
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE])
+def test_rows_of_a_fixed_batch_and_a_softmax_are_classes_of_any_number_of_rows(
+    tmp_path: Path, batch: str | int, dtype: int
+) -> None:
+    fields, guesses, network = imported(tmp_path, numbers_of_a_row(batch=batch, dtype=dtype))
+    assert (fields["task"], fields["classes"]) == ("tabular-classification", ["0", "1", "2", "3"])
+    assert fields["outputs"] == {"scores": "p", "activation": "none"}
+    assert any("answers any number" in guess for guess in guesses) == (batch != "n")
+    told = network.scores([json.dumps(row).encode() for row in ROWS_OF_NUMBERS.tolist()], never)
+    np.testing.assert_allclose(told, softmax(ROWS_OF_NUMBERS @ WEIGHTS), atol=1e-5)
+
+
+def test_a_task_with_classes_takes_the_output_that_has_their_numbers(tmp_path: Path) -> None:
+    model = numbers_of_a_row(outputs=("l",))
+    fields, _, _ = imported(tmp_path, model, task="tabular-classification")
+    assert fields["outputs"] == {"scores": "l", "activation": "softmax"}
+
+
+def test_of_several_outputs_the_probabilities_are_taken_and_that_is_said(tmp_path: Path) -> None:
+    fields, guesses, _ = imported(tmp_path, numbers_of_a_row(outputs=("l", "p")))
+    assert fields["outputs"] == {"scores": "p", "activation": "none"}
+    assert "outputs.scores: p, of l, p; --output scores=NAME" in guesses
+
+
+def test_rows_that_change_each_others_answers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnusable, match="8 rows a pass and no other number: rows change each other"):
+        imported(tmp_path, numbers_of_a_row(batch=8, axis=0))
+
+
 def test_one_input_of_whole_numbers_takes_the_columns_side_by_side(tmp_path: Path) -> None:
     from skl2onnx import to_onnx
     from sklearn.tree import DecisionTreeRegressor
