@@ -117,9 +117,24 @@ def _row(columns: ValueKinds) -> tuple[str, str]:
     """The parameters of a macro, and the input that is made of them: of a table's columns, a row as JSON."""
     if not columns:
         return "input", "input"
-    parameters = [quoted(name) for name, _ in columns]
-    values = [f"CAST({quoted(name)} AS {_KINDS[kind]})" for name, kind in columns]
+    parameters = [quoted(name) for name in _told_apart([name for name, _ in columns])]
+    values = [f"CAST({name} AS {_KINDS[kind]})" for name, (_, kind) in zip(parameters, columns, strict=True)]
     return ", ".join(parameters), f"CAST(json_array({', '.join(values)}) AS VARCHAR)"
+
+
+def _told_apart(columns: Sequence[str]) -> list[str]:
+    """Their names; of those that are one to DuckDB, as `a` and `A` are, all but the first have a number.
+
+    A name that it cannot have would keep every function of the server from being registered.
+    """
+    names: dict[str, str] = {}
+    for column in columns:
+        name, number = column or "column", 0
+        while name.casefold() in names:
+            number += 1
+            name = f"{column or 'column'}_{number}"
+        names[name.casefold()] = name
+    return [*names.values()]
 
 
 def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]:
