@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -29,11 +30,13 @@ def export_model(
     try:
         from gpu_worker.errors import WorkerError
         from gpu_worker.exporting import exported
+        from ml_udf.local.transport import DEFAULT_HOME
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'ml_udf[worker,import]'")
     name, _, version = model.partition("/")
     if server.endpoint.startswith(_LOCAL):
-        stored = _in_home(Path(server.endpoint.removeprefix(_LOCAL).partition("?")[0]), name, version)
+        place = unquote(urlsplit(server.endpoint).path) or DEFAULT_HOME
+        stored = _in_home(Path(place).expanduser(), name, version)
     else:
         with server.asking() as client:
             models = client.get("/v1/models")["models"]
