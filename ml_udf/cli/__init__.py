@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 from ml_udf.cli.ctrl_c import press_what_python_drops_again
@@ -22,4 +23,10 @@ def main() -> None:
         if exc.name != "ML_UDF_CORE":
             raise
         sys.exit(f"ml_udf: {exc}")
-    app()
+    try:
+        app()
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = exc.filename or "what it prints, or a file of its own,"
+        sys.exit(f"error: {where} cannot be written: {exc.strerror}")

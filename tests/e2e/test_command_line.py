@@ -114,6 +114,20 @@ def test_without_a_server_every_command_says_so_and_what_to_do(command: tuple[st
     assert "Traceback" not in said
 
 
+def test_a_disk_that_is_full_is_told_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ml_udf.cli", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].endswith("cannot be written: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
 def test_sql_asks_models_last_and_shows_how(server: InferenceServer) -> None:
     cheap = "(n + 0) % 100 = 7"
     query = f"SELECT count(*) AS n FROM range(1000) t(n) WHERE udf_label('text ' || n) <> 'none' AND {cheap}"
