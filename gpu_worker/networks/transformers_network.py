@@ -148,13 +148,19 @@ def read_module(manifest: Manifest, auto_class: str, *, features: bool) -> tuple
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # its own error tells of a report that nobody sees: ours is below
             output_loading_info=True,
         )
     except Exception as exc:  # transformers raises whatever its parts do
         raise ModelUnusable(f"transformers cannot load {directory}: {first_line(exc)}") from exc
     unread = {name for name in report["missing_keys"] if features and name.startswith(_UNREAD)}
     missing = sorted(report["missing_keys"] - unread)
-    missing += sorted(str(found[0]) for found in report["mismatched_keys"])
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, stored, wanted = mismatched[0]
+        raise ModelUnusable(
+            f"the weight {name} of {directory} is {list(stored)}, and {CONFIG_FILE} makes it {list(wanted)}: "
+            "are they of one model?"
+        )
     if missing:
         raise ModelUnusable(
             f"the weights of {directory} lack {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}, "

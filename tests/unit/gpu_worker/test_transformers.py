@@ -314,6 +314,18 @@ def test_a_model_that_was_not_trained_to_classify_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.security
+def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    folder = _bert(tmp_path / "bert")
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    stored, config["vocab_size"] = config["vocab_size"], 7
+    file.write_text(json.dumps(config))
+    with pytest.raises(
+        ModelUnusable, match=rf"word_embeddings\.weight of .* is \[{stored}, .*makes it \[7, "
+    ):
+        _served(_recognised(folder), tmp_path / "served")
+
+
 def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
     folder = _bert(tmp_path / "source")
     trap = tmp_path / "ran"
