@@ -26,6 +26,8 @@ _TYPES = {
     "timestamptz": "timestamp with time zone",
 }
 
+_NAME_BYTES = 63  # of a name PostgreSQL cuts off what is beyond
+
 # The functions of a name that stand on a row function, given as its signature.
 DEPENDENTS = """
     SELECT p.oid::pg_catalog.regprocedure::text AS signature, p.proargnames AS names,
@@ -51,8 +53,15 @@ class ColumnFunction:
 
     @property
     def names(self) -> list[str]:
-        """Of the parameters."""
-        return [name for name, _ in self.columns]
+        """Of the parameters, as PostgreSQL keeps them; of those alike all but the first have a number."""
+        names: list[str] = []
+        for column, _ in self.columns:
+            name, number = _kept(column or "column"), 0
+            while name in names:
+                number += 1
+                name = _kept(column or "column", f"_{number}")
+            names.append(name)
+        return names
 
     @property
     def types(self) -> str:
@@ -66,7 +75,10 @@ class ColumnFunction:
 
     def create(self, text: str) -> list[str]:
         """The statements that create it, for `grant_to` alone. text: what is said of it."""
-        parameters = ", ".join(f"{quoted(name)} {_TYPES[kind]}" for name, kind in self.columns)
+        kinds = [kind for _, kind in self.columns]
+        parameters = ", ".join(
+            f"{quoted(name)} {_TYPES[kind]}" for name, kind in zip(self.names, kinds, strict=True)
+        )
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         row = f"{quoted(self.schema)}.{quoted(self.name + ROW)}"
         return [
@@ -78,3 +90,7 @@ class ColumnFunction:
             f"ALTER FUNCTION {self.signature} DEPENDS ON EXTENSION ml_udf",
             f"COMMENT ON FUNCTION {self.signature} IS {literal(text)}",
         ]
+
+
+def _kept(name: str, suffix: str = "") -> str:
+    return name.encode()[: _NAME_BYTES - len(suffix)].decode(errors="ignore") + suffix

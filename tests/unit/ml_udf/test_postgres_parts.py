@@ -21,6 +21,7 @@ from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary as binary_form
 from ml_udf.postgres.binary import binary_reals, flat_reals, reals_of
+from ml_udf.postgres.columns import ColumnFunction
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.latency_histogram import LatencyHistogram
@@ -240,3 +241,11 @@ def test_of_several_endpoints_each_has_to_be_allowed(tmp_path: Path) -> None:
     for url in ("https://a.example,https://inside:8080", "https://inside:8080,https://a.example"):
         with pytest.raises(PostgresError, match="permission denied for the endpoint https://inside:8080"):
             endpoints._check_allowed(url)
+
+
+def test_parameters_are_named_as_postgresql_keeps_them() -> None:
+    long = "c" * 60
+    columns = [(name, "number") for name in ("a", "A", long + "1234", long + "1235", "é" * 32, "")]
+    made = ColumnFunction("public", "f", columns, "text", "safe", None)
+    assert made.names == ["a", "A", long + "123", long + "1_1", "é" * 31, "column"]
+    assert f'"{long}1_1" double precision, ' in made.create("")[0]
