@@ -21,6 +21,7 @@ from ml_udf.errors import BadOption, UnknownFunction
 __all__ = ["LocalCatalog", "LocalFunction", "LocalMember"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # a name is a folder's name: never a path
+_FORMAT = 1  # of functions/NAME.json
 _INPUT_NAMES = {"path": "image_path", "image": "image", "text": "text"}
 
 
@@ -100,7 +101,13 @@ class LocalCatalog:
         if _NAME.fullmatch(name):
             path = self._home / "functions" / f"{name}.json"
             if path.is_file():
-                return self._deployed(_read(path))
+                deployed = _read(path)
+                if deployed.get("format", _FORMAT) != _FORMAT:
+                    raise BadOption(
+                        f"{path} has the format {deployed['format']!r}, and this ml_udf reads {_FORMAT}",
+                        hint="a newer server has written it: install the same ml_udf here",
+                    )
+                return self._deployed(deployed)
             versions = self._versions(name)
             if versions:
                 return self._bare(name, versions[-1])
@@ -163,7 +170,8 @@ class LocalCatalog:
             )
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as exc:
             raise BadOption(
-                f"a function of {self._home} cannot be read: {exc!r} is missing or wrong"
+                f"the function {deployed.get('name')!r} of {self._home} cannot be read: "
+                f"{exc!r} is missing or wrong"
             ) from exc
 
     def _piped(self, deployed: dict[str, Any], members: tuple[LocalMember, ...]) -> LocalFunction:

@@ -238,9 +238,13 @@ def test_evidence_whose_parts_do_not_fit_is_refused_and_nothing_is_looked_up_bey
         ({"plan": [math.inf, 1, -1, -1, -1]}, "cannot be read"),
         ({"members": [{"model": "one", "version": 1}]}, "its plan asks one, two"),
         ({"members": [{"model": "three", "version": 1}], "plan": []}, "it is of one, two"),
+        ({"members": [1]}, "the function 'f' of .* cannot be read"),
+        ({"format": 2}, r"functions/f.json has the format 2, and this ml_udf reads 1"),
     ],
 )
-def test_a_fit_of_other_members_is_refused(home: Path, change: dict[str, Any], said: str) -> None:
+def test_a_fit_of_other_members_and_a_file_of_another_form_are_refused(
+    home: Path, change: dict[str, Any], said: str
+) -> None:
     planned(home, "f", [0, 1, -1, -1, -1])
     file = home / "functions" / "f.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
