@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,11 +46,11 @@ def show_answers(client: Client, model: str, inputs: Sequence[str], top: int) ->
     told = client.get(f"/v2/models/{quote(model, safe='')}")
     takes = {told["inputs"][0]["name"], *(told.get("parameters") or {}).get("inputs", {})}
     name = next((each for each in ("image", "text", "row") if each in takes), told["inputs"][0]["name"])
-    rows = [_file(each) if name in _FILES else each.encode() for each in inputs]
+    rows = [_file(each) if name in _FILES else os.fsencode(each) for each in inputs]
     answers = _answers(client, model, told, name, rows)
     classes = (told.get("parameters") or {}).get("classes") or []
     for place, given in enumerate(inputs):
-        console.print(given, style="bold", highlight=False, markup=False, soft_wrap=True)
+        console.print(_shown(given), style="bold", highlight=False, markup=False, soft_wrap=True)
         for line in _lines(answers, place, classes, top):
             console.print("  " + line, highlight=False, markup=False, soft_wrap=True)
 
@@ -99,8 +100,13 @@ def _lines(answers: dict[str, list[Any]], place: int, classes: Sequence[str], to
     return lines
 
 
+def _shown(argument: str) -> str:
+    """As a terminal can show it: a file's name may be any bytes."""
+    return os.fsencode(argument).decode(errors="replace")
+
+
 def _file(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as exc:
-        fail(f"{path} cannot be read: {exc.strerror}")
+        fail(f"{_shown(path)} cannot be read: {exc.strerror}")

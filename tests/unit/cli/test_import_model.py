@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def test_a_model_is_tried_before_it_is_registered(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, ["import", str(path), *options, "--try", str(tmp_path / "words.png")])
     assert wrong.exit_code == 0
     assert "not a JPEG or PNG" in wrong.output
+
+
+def test_a_file_whose_name_is_no_text_is_tried(tmp_path: Path) -> None:
+    path, photo = tmp_path / "model.onnx", tmp_path / os.fsdecode(b"caf\xe9.png")
+    path.write_bytes(mean_of_channels().SerializeToString())
+    Image.new("RGB", (8, 8), (200, 30, 30)).save(photo)
+    options = ["import", str(path), "--dry-run", "--try"]
+    found = CliRunner().invoke(app, [*options, str(photo)])
+    assert "caf\ufffd.png\n  label: " in found.output
+    missing = CliRunner().invoke(app, [*options, f"{photo}2"])
+    assert "caf\ufffd.png2 cannot be read" in missing.output
 
 
 def test_a_folder_as_ml_udf_keeps_models_is_registered_as_it_is(tmp_path: Path) -> None:
