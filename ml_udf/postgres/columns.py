@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.wrapper import COST, granted
 from ml_udf.quoting import literal, quoted
 
@@ -26,6 +27,7 @@ _TYPES = {
     "timestamptz": "timestamp with time zone",
 }
 
+_MOST_ARGUMENTS = 100
 _NAME_BYTES = 63  # of a name PostgreSQL cuts off what is beyond
 
 # The functions of a name that stand on a row function, given as its signature.
@@ -74,7 +76,17 @@ class ColumnFunction:
         return f"{quoted(self.schema)}.{quoted(self.name)}({self.types})"
 
     def create(self, text: str) -> list[str]:
-        """The statements that create it, for `grant_to` alone. text: what is said of it."""
+        """The statements that create it, for `grant_to` alone. text: what is said of it.
+
+        Raises `PostgresError` for more columns than a function may have arguments.
+        """
+        if len(self.columns) > _MOST_ARGUMENTS:
+            raise PostgresError(
+                "54023",
+                f"{self.name} takes {len(self.columns)} columns, and PostgreSQL gives a function "
+                f"{_MOST_ARGUMENTS} arguments at most",
+                hint=f"SELECT ml_udf.predict('{self.name}', to_jsonb(t)::text) FROM t gives it a whole row",
+            )
         kinds = [kind for _, kind in self.columns]
         parameters = ", ".join(
             f"{quoted(name)} {_TYPES[kind]}" for name, kind in zip(self.names, kinds, strict=True)

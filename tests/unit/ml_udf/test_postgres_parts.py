@@ -249,3 +249,14 @@ def test_parameters_are_named_as_postgresql_keeps_them() -> None:
     made = ColumnFunction("public", "f", columns, "text", "safe", None)
     assert made.names == ["a", "A", long + "123", long + "1_1", "é" * 31, "column"]
     assert f'"{long}1_1" double precision, ' in made.create("")[0]
+
+
+def test_more_columns_than_a_function_takes_are_refused_with_what_takes_them() -> None:
+    def made(columns: int) -> ColumnFunction:
+        numbers = [(f"c{number}", "number") for number in range(columns)]
+        return ColumnFunction("public", "f", numbers, "text", "safe", None)
+
+    assert made(100).create("")
+    with pytest.raises(PostgresError, match="f takes 101 columns") as caught:
+        made(101).create("")
+    assert (caught.value.sqlstate, "to_jsonb(t)::text" in caught.value.hint) == ("54023", True)
