@@ -60,8 +60,10 @@ class InputColumn:
         seen: dict[Hashable, int] = {}
         place: list[int] = []
         errors: dict[int, MlUdfError] = {}
-        if datatype == "BYTES" and not columns and (texts := _texts(values)) is not None:
-            return texts
+        if datatype == "BYTES" and (not columns or _are_arrays(values)):
+            texts = _texts(values)
+            if texts is not None:
+                return texts
         as_wire = _bytes_value if datatype == "BYTES" else _number_value
         for row, value in enumerate(values):
             if value is None:
@@ -92,6 +94,11 @@ class InputColumn:
         if len(self.distinct) == len(self.place):  # no NULL, no two alike: each at its own place
             return list(answers)
         return [answers[at] if at >= 0 else None for at in self.place]
+
+
+def _are_arrays(rows: Sequence[Value]) -> bool:
+    """Whether a table's rows are all as a server takes them, and not by the names of its columns."""
+    return all(type(row) is str and row.startswith("[") for row in rows)
 
 
 def _texts(values: Sequence[Value]) -> InputColumn | None:

@@ -239,3 +239,13 @@ def test_a_given_back_buffer_is_used_again(threads: Threads, images: list[bytes]
     stage.decode_here(second, "image", FRAMES[:1], lambda: False)
     assert second.pixels[FRAMES[0]] is buffer
     assert first.pixels == {}
+
+
+def test_halves_of_a_character_are_two_rows_at_fault_and_texts_beside_them_are_well(decoded: Decoded) -> None:
+    rows = [b"well", b"\xe2\x82", b"\xac", "€".encode(), b"", b"x" * 99]
+    piece = decoded(rows, "text", (), start=3, max_input_bytes=98)
+    told = {fault.index: fault.message for fault in piece.faults}
+    assert told.keys() == {4, 5, 8}
+    assert told[4] == r"the text b'\xe2\x82' is not UTF-8"
+    assert "the value has 99 bytes" in told[8]
+    assert decoded(rows[3:5], "text", ()).faults == []

@@ -194,3 +194,12 @@ def test_what_calls_cost_adds_up_and_rows_are_counted_where_they_come_in() -> No
     assert one + other == CallStats(11, 22, 33, 44, 55, 66, 2.0)
     one.add_asking(other)
     assert one == CallStats(1, 2, 33, 44, 55, 66, 2.0)
+
+
+@pytest.mark.parametrize("named", ['{"b": 2, "a": 1}', ' {"b": 2, "a": 1}'])
+def test_rows_of_a_table_are_the_same_as_arrays_and_by_names(named: str) -> None:
+    arrays: list[Any] = ["[1, 2]", "[3, null]", "[1, 2]"]
+    column = InputColumn.of(arrays, "BYTES", ["a", "b"])
+    assert (column.distinct, list(column.place)) == ([b"[1, 2]", b"[3, null]"], [0, 1, 0])
+    mixed = InputColumn.of([*arrays, named, None], "BYTES", ["a", "b"])
+    assert (mixed.distinct, list(mixed.place)) == ([b"[1, 2]", b"[3, null]"], [0, 1, 0, 0, -1])
