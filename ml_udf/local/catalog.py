@@ -5,8 +5,10 @@ Owns the reading of `functions/NAME.json` and `models/NAME/VERSION/model.json`. 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.model_files.regular import MANIFEST_FILE, read_json
+from gpu_worker.pipeline.file_stamp import stamp_of
 from gpu_worker.tasks import task_named
 from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from ml_udf.errors import BadOption, UnknownFunction
@@ -85,11 +88,20 @@ class LocalFunction:
         return {_INPUT_NAMES.get(form, form): form for form in (self.form, *others)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of a function. stamps: of the files and folders that say it."""
+
+    function: LocalFunction
+    stamps: Mapping[Path, bytes]
+
+
 class LocalCatalog:
-    """The functions and models of one home folder, read anew at each look."""
+    """The functions and models of a home folder, as they are at each look: what has changed is read anew."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self._known: dict[str, _Read] = {}
         if not (home / "models").is_dir():
             raise BadOption(
                 f"{home} is not a home folder: it has no folder 'models'",
@@ -97,7 +109,28 @@ class LocalCatalog:
             )
 
     def function(self, name: str) -> LocalFunction:
-        """The function or model of that name. Raises `UnknownFunction`, `BadOption`."""
+        """The function or model of that name, the same object while its files are the same.
+
+        Raises `UnknownFunction`, `BadOption`.
+        """
+        known = self._known.get(name)
+        if known is not None and _stamps(known.stamps, time.time_ns()) == known.stamps:
+            return known.function
+        began_ns = time.time_ns()
+        function = self._found(name)
+        members = [member for each in (function, *function.stages) for member in each.members]
+        manifests = [member.directory / MANIFEST_FILE for member in members]
+        stamps = _stamps([*self._places(name), *manifests], began_ns)
+        if all(stamps.values()):
+            self._known[name] = _Read(function, stamps)
+        return function
+
+    def _places(self, name: str) -> list[Path]:
+        """Where it is looked for: its file, or without one both folders."""
+        path = self._home / "functions" / f"{name}.json"
+        return [path] if path.is_file() else [path.parent, self._home / "models" / name]
+
+    def _found(self, name: str) -> LocalFunction:
         if _NAME.fullmatch(name):
             path = self._home / "functions" / f"{name}.json"
             if path.is_file():
@@ -202,6 +235,17 @@ class LocalCatalog:
             raise BadOption(str(exc)) from exc
         accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))
         return LocalMember(name, version, accuracy, directory), manifest
+
+
+def _stamps(paths: Iterable[Path], now_ns: int) -> dict[Path, bytes]:
+    """Of files and folders; b"" for what is not there, or has changed a moment before `now_ns`."""
+    stamps = {}
+    for path in paths:
+        try:
+            stamps[path] = stamp_of(os.stat(path), now_ns)
+        except OSError:
+            stamps[path] = b""
+    return stamps
 
 
 def _thresholds(deployed: dict[str, Any], manifests: Sequence[dict[str, Any]]) -> tuple[float, ...]:

@@ -68,6 +68,7 @@ class LocalTransport:
             )
         home = Path(unquote(parts.path) or DEFAULT_HOME).expanduser()
         self._catalog = LocalCatalog(home)
+        self._rules: dict[str, tuple[LocalFunction, AnswerRule]] = {}  # by function, and of which reading
         self._settings = replace(_settings(options), prepared=str(home.absolute() / "prepared"))
         self._engine: Engine | None = None
         self._sizes: dict[str, int] = {}  # of models that once found no room
@@ -157,7 +158,7 @@ class LocalTransport:
         cancelled: Callable[[], bool],
     ) -> list[Tensor]:
         """The columns of the answer. more: those beside what an answer has unless it is said which."""
-        rule = _rule(function)
+        rule = self._rule(function)
         return _outputs(rule, self._found(function, rule, form, rows, more, cancelled), more)
 
     def _piped(
@@ -180,7 +181,7 @@ class LocalTransport:
             wanted: Collection[str] = more if stage is last else ()
             if stage is last and function.crop is not None:
                 wanted = {spec.name for spec in task_named(stage.task).columns if spec.name != "scores"}
-            return self._found(stage, _rule(stage), own_form, some, wanted, cancelled)
+            return self._found(stage, self._rule(stage), own_form, some, wanted, cancelled)
 
         def cut(
             own_form: str, some: Sequence[bytes], boxes: list[list[list[float]]], margin: float
@@ -247,7 +248,7 @@ class LocalTransport:
         from gpu_worker.engine import Engine
 
         task = task_named(function.task)
-        needed = _rule(function).needs(len(function.members))
+        needed = self._rule(function).needs(len(function.members))
         keys = [member.key for member in members]
         while not self._lock.acquire(timeout=_LOOK_S):
             _check(cancelled)
@@ -270,6 +271,14 @@ class LocalTransport:
             return self._engine, batch
         finally:
             self._lock.release()
+
+    def _rule(self, function: LocalFunction) -> AnswerRule:
+        """How it answers. Raises `BadOption` where what was fitted of it cannot be read."""
+        read, rule = self._rules.get(function.name, (None, None))
+        if read is not function or rule is None:
+            rule = _rule(function)
+            self._rules[function.name] = (function, rule)
+        return rule
 
     def _make_room(self, engine: Engine, function: LocalFunction, wanted: Sequence[LocalMember]) -> bool:
         """Unload what a server's `lru` would, of the models that no batch is using; False if they must end.
@@ -348,7 +357,6 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 
 def _rule(function: LocalFunction) -> AnswerRule:
-    """How it answers. Raises `BadOption` where what was fitted of it cannot be read."""
     from server.ensemble.answer import AnswerRule
     from server.ensemble.by_plan import check_plan
     from server.ensemble.error_weights import error_weights

@@ -25,7 +25,8 @@ from ml_udf.cli import export_model
 from ml_udf.cli.app import app
 from ml_udf.client import Client
 from ml_udf.client.exchange import AnswerDetail
-from ml_udf.errors import BadOption, Cancelled
+from ml_udf.errors import BadOption, Cancelled, UnknownFunction
+from ml_udf.local import catalog
 from server.ensemble.evidence import EvidenceStates
 from server.ensemble.fit import Fit, SubsetFit
 from tests.models import hashing_model, label_of
@@ -288,6 +289,43 @@ def test_a_copy_beside_the_versions_of_a_model_is_none_of_them(home: Path) -> No
     assert client.predict("one", ["x"]).values == [label_of("x")]
     assert export_model._in_home(home, "one", "") == versions / "1"
     client.close()
+
+
+def test_what_has_changed_in_the_home_is_read_anew_at_the_next_look_and_nothing_else(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    as_ever = catalog._read
+
+    def told_read(path: Path) -> dict[str, Any]:
+        read.append("/".join(path.parts[-3:]))
+        return as_ever(path)
+
+    monkeypatch.setattr(catalog, "_read", told_read)
+    planned(home, "f", [0, 1, -1, -1, -1])
+    of_home = catalog.LocalCatalog(home)
+    time.sleep(0.2)  # a file that is younger may change and look the same
+
+    def version_of(name: str) -> str:
+        read.clear()
+        return of_home.function(name).version
+
+    assert [version_of("f"), version_of("one")] == ["1", "1"]
+    assert [version_of("f"), len(read), version_of("one"), len(read)] == ["1", 0, "1", 0]
+
+    file = home / "functions" / "f.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
+    assert [version_of("f"), version_of("f")] == ["2", "2"], "at once, though it is young"
+    shutil.copytree(home / "models" / "one" / "1", home / "models" / "one" / "2")
+    assert version_of("one") == "2", "a new version of a model is a new folder"
+    time.sleep(0.2)
+    version_of("f")
+    (home / "models" / "two" / "1" / "model.json").touch()
+    version_of("f")
+    assert "two/1/model.json" in read, "a member's manifest is a part of it"
+    file.unlink()
+    with pytest.raises(UnknownFunction):
+        version_of("f")
 
 
 def test_an_exported_model_without_weights_is_its_manifest(home: Path, tmp_path: Path) -> None:
