@@ -7,6 +7,7 @@ The one place that reads the environment: every setting is a flag `--like-this` 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import logging
 import os
@@ -108,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, FrontMissing, StoreMissing) as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # before there is a log
         return 2
-    # Here, so that `--help` and a wrong setting answer at once.
+    # Here, so that `--help` and a wrong setting answer at once. What is imported stays: collections that look
+    # it over again and again would take a fifth of the start.
+    gc.disable()
     from server.app import create_app
     from server.http.connection import ConnectionLimits
     from server.http.listener import Listener
@@ -116,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from server.storage import StartError
     from server.workers.environment import worker_environment
 
+    gc.enable()
     os.umask(0o077)  # what this process and its workers make is the owner's alone
     configure_logging(settings.log_level)
     for root in settings.media_root:
