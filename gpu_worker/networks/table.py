@@ -149,20 +149,26 @@ def columns_of(
                 values = nothing
         read.append(values)
     by_column = list(zip(*read, strict=True)) if read else [()] * len(columns)
+    wrong: set[int] = set()
     found = [
-        _column_values(values, column, booleans_count, faults)
+        _column_values(values, column, booleans_count, wrong)
         for values, column in zip(by_column, columns, strict=True)
     ]
+    for index in wrong - faults.keys():
+        try:  # by itself: of a whole number of very many digits orjson has made another
+            values_of(rows[index], columns, booleans_count=booleans_count)
+        except RowInvalid as fault:
+            faults[index] = str(fault)
     for values in found:
         for index in faults:
             values[index] = None  # NaN in an array
-    return found, faults
+    return found, dict(sorted(faults.items()))
 
 
 def _column_values(
-    values: Sequence[Any], column: NamedColumn, booleans_count: bool, faults: dict[int, str]
+    values: Sequence[Any], column: NamedColumn, booleans_count: bool, wrong: set[int]
 ) -> list[Any] | NDArray[np.float64]:
-    """Of JSON, to the column's kind. Adds to `faults`, of rows that have none so far."""
+    """Of JSON, to the column's kind; the places of values that are none of it come into `wrong`."""
     if len(values) >= _MANY:
         plain = _PLAIN.get(column.kind, ())
         types = set(map(type, values)).difference(plain, (type(None),))
@@ -180,8 +186,8 @@ def _column_values(
     for index, value in enumerate(values):
         try:
             made.append(_value(value, column, booleans_count))
-        except RowInvalid as fault:
-            faults.setdefault(index, str(fault))
+        except RowInvalid:
+            wrong.add(index)
             made.append(None)
     return made
 
