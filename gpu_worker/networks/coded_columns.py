@@ -48,7 +48,7 @@ class CodedColumns:
         matrix = np.empty((len(rows), len(self.columns)))
         for at, (values, codes) in enumerate(zip(columns, self._codes, strict=True)):
             matrix[:, at] = values if codes is None else [codes.get(value, math.nan) for value in values]
-        return matrix, sorted(faults)
+        return matrix, list(faults)
 
     def fault_of(self, row: bytes) -> str | None:
         """Why a row does not fit the columns; None for one that does."""

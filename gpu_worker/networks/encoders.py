@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.zoo.ngrams import NGrams, tfidf
 
-__all__ = ["Encoder", "Known", "Moment", "Rates", "Scaled", "Values", "Words", "encoder_from"]
+__all__ = ["MANY", "Encoder", "Known", "Moment", "Rates", "Scaled", "Values", "Words", "encoder_from"]
 
 _DAY_S = 86_400.0
 _YEAR_S = 365.2425 * _DAY_S
@@ -32,8 +32,8 @@ _MOST = 1e30
 _MOST_OUTPUTS = 4_096
 _MOST_TEXTS = 1 << 20
 _STORED = np.float16  # of words, which are many
-_MANY = 32  # values, of which numpy makes the same numbers sooner
 
+MANY = 32  # values, of which numpy makes the same numbers sooner: fewer are never an array
 Floats = NDArray[np.float32]
 Values = Sequence[Any] | NDArray[np.float64]  # of a column: None, or NaN, where one is missing
 
@@ -69,7 +69,7 @@ class Scaled:
 
     def write(self, out: Floats, values: Values) -> None:
         """See `Encoder.write`."""
-        if len(values) < _MANY:
+        if len(values) < MANY:
             for row, value in enumerate(values):
                 if value is not None:
                     out[row, 0] = min(max((value - self.mean) / self.scale, -_MOST), _MOST)

@@ -12,7 +12,7 @@ one input of files' bytes               [n, bytes] (`networks.file_input`)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -94,7 +94,11 @@ class _TableInput:
         return {self._name: matrix}, list(faults)
 
     def fault_of(self, row: bytes) -> str | None:
-        return _reason(lambda: values_of(row, self._table.columns))
+        try:
+            values_of(row, self._table.columns)
+        except RowInvalid as fault:
+            return str(fault)
+        return None
 
 
 class _ColumnsInput:
@@ -159,32 +163,23 @@ class _ColumnsInput:
         return feed, sorted(faults)
 
     def fault_of(self, row: bytes) -> str | None:
-        reason = _reason(lambda: self._values(row))
-        if reason is not None:
-            return reason
+        try:
+            values = values_of(row, self._columns)
+        except RowInvalid as fault:
+            return str(fault)
+        for column, kind, value in zip(self._columns, self._types, values, strict=True):
+            if kind not in _WHOLE or not _not_whole([value], kind):
+                continue
+            if value is None or value != int(value):
+                return f"{value!r} in column {column.name!r} is not a whole number, as the model needs"
+            return f"{value:.20g} in column {column.name!r} is beyond the whole numbers of {kind}"
         # It can be read, and its answer was no number.
-        for column, value in zip(self._columns, values_of(row, self._columns), strict=True):
+        for column, value in zip(self._columns, values, strict=True):
             if value is None:
                 return (
                     f"the value of column {column.name!r} is missing, and the model has no answer without it"
                 )
         return None
-
-    def _values(self, row: bytes) -> list[Any]:
-        values = values_of(row, self._columns)
-        for column, kind, value in zip(self._columns, self._types, values, strict=True):
-            # A whole number that is missing is none, and there is no NaN among them; nor is 1.5 one.
-            if kind not in _WHOLE:
-                continue
-            if value is None or float(value) != int(value):
-                raise RowInvalid(
-                    f"{value!r} in column {column.name!r} is not a whole number, as the model needs"
-                )
-            if kind in _ENDS and not _ENDS[kind][0] <= value < _ENDS[kind][1]:
-                raise RowInvalid(
-                    f"{value:.20g} in column {column.name!r} is beyond the whole numbers of {kind}"
-                )
-        return values
 
     def _nothing(self) -> bytes:
         """A row that says nothing; of a whole number, which cannot be missing, 0."""
@@ -229,7 +224,9 @@ def _array(column: Values, kind: str) -> NDArray[Any]:
 
 
 def _not_whole(column: Values, kind: str) -> list[int]:
-    """The places of values that are missing, not whole, or beyond the type."""
+    """The places of values that are missing, of which there is none among whole numbers, not whole, or beyond
+    the type.
+    """
     numbers = np.array(column, np.float64)
     wrong = numbers != np.trunc(numbers)  # NaN is not itself
     if kind in _ENDS:
@@ -247,11 +244,3 @@ def _table(stored: str, path: str) -> Table:
 
 def _empty_row(columns: Sequence[NamedColumn]) -> bytes:
     return ("[" + ",".join(["null"] * len(columns)) + "]").encode()
-
-
-def _reason(read: Callable[[], object]) -> str | None:
-    try:
-        read()
-    except RowInvalid as fault:
-        return str(fault)
-    return None

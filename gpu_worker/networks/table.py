@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from gpu_worker.networks.encoders import Encoder, Known, Scaled, Values, encoder_from
+from gpu_worker.networks.encoders import MANY, Encoder, Known, Scaled, Values, encoder_from
 from gpu_worker.networks.network import Floats
 from gpu_worker.wire.moments import moment_s
 
@@ -29,7 +29,6 @@ __all__ = ["TIMES", "NamedColumn", "RowInvalid", "Table", "TableColumn", "column
 TIMES = ("date", "timestamp", "timestamptz")
 _MOST_WIDTH = 4096
 _SHOWN_CHARS = 80
-_MANY = 32  # rows, whose columns of numbers are made sooner as arrays
 
 
 class RowInvalid(ValueError):
@@ -169,7 +168,7 @@ def _column_values(
     values: Sequence[Any], column: NamedColumn, booleans_count: bool, wrong: set[int]
 ) -> list[Any] | NDArray[np.float64]:
     """Of JSON, to the column's kind; the places of values that are none of it come into `wrong`."""
-    if len(values) >= _MANY:
+    if len(values) >= MANY:
         plain = _PLAIN.get(column.kind, ())
         types = set(map(type, values)).difference(plain, (type(None),))
         if not types and column.kind == "number":

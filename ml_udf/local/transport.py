@@ -276,7 +276,7 @@ class LocalTransport:
         """How it answers. Raises `BadOption` where what was fitted of it cannot be read."""
         read, rule = self._rules.get(function.name, (None, None))
         if read is not function or rule is None:
-            rule = _rule(function)
+            rule = _rule_of(function)
             self._rules[function.name] = (function, rule)
         return rule
 
@@ -356,7 +356,7 @@ def _settings(options: dict[str, list[str]]) -> Settings:
     )
 
 
-def _rule(function: LocalFunction) -> AnswerRule:
+def _rule_of(function: LocalFunction) -> AnswerRule:
     from server.ensemble.answer import AnswerRule
     from server.ensemble.by_plan import check_plan
     from server.ensemble.error_weights import error_weights
